@@ -419,6 +419,32 @@ DATASETS: dict[str, Mistake] = {
         lambda t: xzarr3.to_zarr(t.dataset.rename(t2m="a/b"), memory()),
         Argument, "'a/b'", ".rename()", "None",
     ),
+    "list of dimensions": (
+        lambda t: written(t, t.more, append_dim=["time"]), Argument, "['time']", "existing", "unhashable",
+    ),
+    "number for a group": (
+        lambda t: ours(t.store, group=1), xzarr3.InvalidKeyError, "a path must be a string", "int", "strip",
+    ),
+    "number for a name": (
+        lambda t: ours(t.store, keep_variables=1), WrongType, "1 names no variables", "accepted", "iterable",
+    ),
+    "store for a list": (
+        lambda t: xzarr3.open_mfdataset(memory()), WrongType, "MemoryStore", "accepted: stores", "iterable",
+    ),
+    "number for a dimension": (
+        lambda t: xzarr3.open_mfdataset([t.store], concat_dim=1, combine="nested"),
+        Argument, "concat_dim=1", "names of dimensions", "iterable",
+    ),
+    "number for encodings": (lambda t: encoded(t, 1), WrongType, "encoding=1", "accepted", "iterable"),
+    "nothing for dask arrays": (
+        lambda t: xzarr3.store(None, create()), WrongType, "NoneType", "accepted: dask arrays", "iterable",
+    ),
+    "text for patterns": (
+        lambda t: xzarr3.advise(t.dataset, access="series"), Selection, "'series'", "weights by", "items",
+    ),
+    "list for a target": (
+        lambda t: xzarr3.advise(t.dataset, target=["s3"]), Argument, "['s3']", "or a store", "unhashable",
+    ),
     "answer to absent chunks": (
         lambda t: ours(t.store, missing="eror"), Argument, "'eror'", "'error'?", "None",
     ),

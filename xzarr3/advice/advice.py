@@ -106,7 +106,7 @@ def advise(
 def _target(target: str | Store | Target) -> Target:
     if isinstance(target, (Target, Store)):
         return target if isinstance(target, Target) else Target.of(target)
-    if target not in TARGETS:
+    if not isinstance(target, str) or target not in TARGETS:
         raise ArgumentError(f"target={target!r}; {one_of(target, TARGETS)}, or a store")
     return TARGETS[target]
 

@@ -90,8 +90,10 @@ def accesses(wanted: Mapping[str, Any] | None, shape: Sequence[int], found: Role
     """
     if wanted is None:
         wanted = dict.fromkeys(("map", "region") if found.time is None else ("map", "series", "scan"), 1.0)
-    if not wanted:
-        raise SelectionError(f"access={wanted!r} names no pattern; accepted: {', '.join(PATTERNS)}")
+    if not isinstance(wanted, Mapping) or not wanted:
+        raise SelectionError(
+            f"access={wanted!r} names no pattern; accepted: weights by name, of {', '.join(PATTERNS)}"
+        )
     made = [_access(name, asked, shape, found) for name, asked in wanted.items()]
     total = sum(each.weight for each in made)
     return [each._replace(weight=each.weight / total) for each in made]

@@ -13,7 +13,7 @@ from xzarr3.checks.keys import Listing
 from xzarr3.checks.readers import readable_by
 from xzarr3.checks.report import ArrayReport, CheckReport, Findings
 from xzarr3.checks.writes import check_writes
-from xzarr3.errors import NodeNotFoundError, listed, one_of, short_traceback
+from xzarr3.errors import ArgumentError, NodeNotFoundError, listed, one_of, short_traceback
 from xzarr3.formats.v2 import V2
 from xzarr3.formats.v3 import V3
 from xzarr3.nodes.find import exists
@@ -88,7 +88,7 @@ def check(
     ()
     """
     if decode not in get_args(Decode):
-        raise ValueError(f"decode={decode!r}; {one_of(decode, get_args(Decode))}")
+        raise ArgumentError(f"decode={decode!r}; {one_of(decode, get_args(Decode))}")
     check_asked(progress or False)
     path = normal_path(path)
     opened = open_store(store, storage_options, mode="r")

@@ -5,7 +5,7 @@ Blocks may have any shapes. This module checks what a user gives; :mod:`xzarr3.d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import dask.array as da
@@ -121,7 +121,7 @@ def _paired(sources: Any, targets: Any, regions: Any) -> list[BlockWrite]:
     """The jobs that a call of :func:`store` asks for."""
     if isinstance(sources, da.Array) or is_expression(sources):
         sources, targets, regions = [sources], [targets], None if regions is None else [regions]
-    elif hasattr(sources, "__array__"):
+    elif hasattr(sources, "__array__") or not isinstance(sources, Iterable):
         raise ArgumentTypeError(
             f"cannot store {type(sources).__name__}; accepted: dask arrays; write values in memory with "
             "array[...] = values"

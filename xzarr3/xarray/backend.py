@@ -410,7 +410,7 @@ def _open(filename_or_obj: StoreLike | _UnwatchedStore | JoinedGroup, chosen: Op
     place = filename_or_obj.store if isinstance(filename_or_obj, _UnwatchedStore) else filename_or_obj
     version = {name: getattr(chosen, name) for name in _VERSIONS}
     place_options = with_version(place, chosen.storage_options, **version)
-    opened, path = locate_node(place, (chosen.group or "").strip("/"), place_options)
+    opened, path = locate_node(place, chosen.group or "", place_options)
     try:
         return open_group(
             opened,

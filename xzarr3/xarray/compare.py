@@ -380,7 +380,7 @@ def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], asked: WriteO
     """Refuse to append along a dimension that is not stored, or to only some of the variables with it."""
     lengths, append_dim = _lengths(arrays), asked.append_dim
     how = asked.growing_option.removesuffix("_dim")
-    if append_dim not in lengths:
+    if not isinstance(append_dim, Hashable) or append_dim not in lengths:
         sizes = {dim: max(found.values()) for dim, found in lengths.items()}
         raise ArgumentError(
             f"{how}_dim={append_dim!r} does not match any existing dataset dimensions {sizes}; "

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast
 
 from xarray import Dataset
 
-from xzarr3.errors import ArgumentError, short_traceback, shorten
+from xzarr3.errors import ArgumentError, ArgumentTypeError, short_traceback, shorten
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.options import Missing
 from xzarr3.readable import ReadableArray
@@ -90,7 +90,8 @@ def open_mfdataset(
         nodes = opened(found, group or "", storage_options, **opening)
         whole: Any = by_coords(nodes, wanted)
     else:
-        dims = [concat_dim] if isinstance(concat_dim, str) else list(concat_dim or ())
+        several = isinstance(concat_dim, Iterable) and not isinstance(concat_dim, str)
+        dims: list[Any] = [*cast("Iterable[Any]", concat_dim)] if several else [concat_dim]
         if not dims or not all(isinstance(dim, str) for dim in dims):
             raise ArgumentError(f"concat_dim={concat_dim!r}; accepted: names of dimensions, at least one")
         whole = _nested(found, dims, partial(opened, path=group or "", **opening), storage_options, wanted)
@@ -100,6 +101,8 @@ def open_mfdataset(
 def _expanded(paths: Any, storage_options: Mapping[str, Any] | None) -> list[Any]:
     """The stores that a path with wildcards names, in the order of their names."""
     if not isinstance(paths, (str, os.PathLike)):
+        if not isinstance(paths, Iterable):
+            raise ArgumentTypeError(f"{paths!r} is no list; accepted: stores, or a path with wildcards")
         return [*paths]
     text = os.fspath(paths)
     if "://" not in text:

@@ -197,6 +197,8 @@ def encoded_coordinates(
     dataset: Dataset, encoding: Mapping[Any, Mapping[str, Any]]
 ) -> tuple[dict[Any, Variable], dict[Any, Any]]:
     """The variables of a dataset, with the encodings given, and its attributes."""
+    if not isinstance(encoding, Mapping):
+        raise ArgumentTypeError(f"encoding={encoding!r}; accepted: for each variable, a mapping of settings")
     for name in encoding:
         if name not in dataset.variables:
             raise UnknownNameError(

@@ -16,7 +16,7 @@ from xarray.core import indexing
 from xzarr3.conventions.fill_value_attribute import decode_fill_value, follows_version_2
 from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.specs import OBJECT_CODECS
-from xzarr3.errors import ArgumentError, MetadataError, StoreCapabilityError
+from xzarr3.errors import ArgumentError, ArgumentTypeError, MetadataError, StoreCapabilityError
 from xzarr3.formats import Format, ZarrFormat
 from xzarr3.formats.base import is_array, node_prefix
 from xzarr3.formats.v2 import ARRAY
@@ -225,7 +225,10 @@ def bounds_of(variable: Variable) -> str:
 
 def _names(names: str | Iterable[str]) -> list[str]:
     """Each name once."""
-    return [names] if isinstance(names, str) else [*dict.fromkeys(names)]
+    found = [names] if isinstance(names, str) or not isinstance(names, Iterable) else [*names]
+    if not all(isinstance(name, str) for name in found):
+        raise ArgumentTypeError(f"{names!r} names no variables; accepted: a name, or a list of names")
+    return [*dict.fromkeys(found)]
 
 
 def left_out(error: MetadataError, name: str) -> MetadataError:
