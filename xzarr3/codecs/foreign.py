@@ -63,9 +63,10 @@ def registered() -> list[str]:
     """The names of all codecs that other packages have registered."""
     found = {PREFIX + name for name in _names_in_numcodecs()}
     found.update(point.name for point in metadata.entry_points(group=_ENTRIES_OF_ZARR))
-    if "zarr.registry" in sys.modules:
-        from zarr.registry import _codec_registries as known
-
+    registry = sys.modules.get("zarr.registry")
+    if registry is not None:  # Version 3.1 has another name for it.
+        names = ("_codec_registries", "__codec_registries")
+        known: Any = next((vars(registry)[name] for name in names if hasattr(registry, name)), {})
         found.update(name for name, classes in known.items() if any(map(_is_foreign, classes.values())))
     return sorted(found)
 

@@ -353,7 +353,7 @@ def _block(
     for row in rows.values():
         first = members[row[0]][last]
         labels = decoded(first, values.keep([first])[0])
-        row.sort(key=lambda at: order[last][at], reverse=len(labels) > 1 and labels[0] > labels[-1])
+        row.sort(key=lambda at: order[last][at], reverse=len(labels) > 1 and bool(labels[0] > labels[-1]))
         there = [nodes[at] for at in row], [members[at] for at in row]
         whole.append(join_groups("concat", *there, last, options, values))
     if not outer:
