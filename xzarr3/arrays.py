@@ -115,7 +115,7 @@ class Array(ReadableArray, Node):
         format = parse_format(metadata.zarr_format) if format is None else format
         super().__init__(store, path, format, read_only=read_only)
         self._known = Known(store, path, format, metadata)
-        self._known_at, self._opened_at = time.monotonic(), time.time()
+        self._known_at, self._opened_at = time.monotonic(), seen.opened_now(store)
         self._tag = seen.tag(store, self._key)
         self.write_empty_chunks = write_empty_chunks
         self.missing: Missing = check_missing(missing)

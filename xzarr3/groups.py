@@ -72,6 +72,9 @@ def bind(
         node = Group(store, path, meta, format=format, read_only=read_only, use_consolidated=consolidated)
         node.missing = missing
     node.chunk_cache = chunk_cache
+    if isinstance(node, Array):
+        opened_at = seen.replaced_at(store, node._key)
+        node._opened_at = node._opened_at if opened_at is None else opened_at
     return node
 
 
@@ -122,6 +125,8 @@ class Group(Node, Mapping[str, "Array | Group"]):
         self.metadata: GroupMetadata = replace(metadata, consolidated=None)
         key = None if self._documents is None else format.keys(path).consolidated
         self._tag = None if key is None else seen.tag(store, key)
+        self._opened_at = None if key is None else seen.replaced_at(store, key) or seen.opened_now(store)
+        """When the group was last replaced, or else opened; None if the documents below tell it."""
         self.missing: Missing = "fill"
         """What the arrays found in this group do about absent chunks; see :func:`xzarr3.open`."""
         self.chunk_cache: ChunkCache | None = None
@@ -141,7 +146,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         text = to_text(self.format, self.metadata, self.path)
         return _restore, (
             self.store, self.path, name_of(self.format), text, below_to_text(self._documents),
-            self.consolidated, self.read_only, self.missing, self._tag, self.chunk_cache,
+            self.consolidated, self.read_only, self.missing, self._tag, self.chunk_cache, self._opened_at,
         )  # fmt: skip
 
     # Finding nodes
@@ -186,11 +191,12 @@ class Group(Node, Mapping[str, "Array | Group"]):
             if isinstance(node, Array):
                 node._known.held = held
                 node._tag = self._tag or node._tag
+                node._opened_at = node._opened_at if self._opened_at is None else self._opened_at
             return node
         below = Consolidated.of(self._documents).below(relative)
         node = self._bind(path, replace(meta, consolidated=below))
         if isinstance(node, Group):
-            node._documents, node._tag = below, self._tag
+            node._documents, node._tag, node._opened_at = below, self._tag, self._opened_at
         return node
 
     @short_traceback
@@ -919,6 +925,7 @@ def _restore(
     missing: Missing,
     tag: str | None,
     chunk_cache: ChunkCache | None = None,
+    opened_at: float | None = None,
 ) -> Group:
     format = format_of(format)
     meta = from_text(format, text, path)
@@ -929,4 +936,5 @@ def _restore(
         group._documents = below_from_text(below) if isinstance(below, bytes) else Consolidated.of(below)
     group.consolidated = consolidated  # a group pickled as writable had read the store, and still does
     group.missing, group._tag, group.chunk_cache = missing, tag, chunk_cache
+    group._opened_at = opened_at
     return group

@@ -23,6 +23,7 @@ from xzarr3.formats.base import fits, node_prefix
 from xzarr3.grid import as_lengths
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.names import hint
+from xzarr3.nodes import seen
 from xzarr3.nodes.array_settings import array_metadata, is_auto
 from xzarr3.nodes.find import DocumentView
 from xzarr3.nodes.node import ancestors, check_new_path
@@ -243,6 +244,8 @@ def _put(
             options: Any = {"format": format, "write_empty_chunks": array.write_empty_chunks}
             if values is not None:
                 _write(values, Array(new.store, array.path, array.metadata, **options))
+    for array, _ in arrays:
+        array._opened_at = max(array._opened_at, seen.replaced_at(store, array._key) or 0)
 
 
 def zero_of(dtype: ZDType | npt.DTypeLike) -> object:

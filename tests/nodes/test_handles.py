@@ -92,11 +92,12 @@ OTHERS: dict[str, dict[str, Any]] = {
     "codecs": {"data": np.arange(4), "compressors": None},
     "chunks": {"data": np.arange(4), "chunks": 3},
     "shape": {"data": np.arange(2)},
+    "values": {"data": np.arange(4) + 1},
 }
 
 
 @pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("other", slow_but(list(OTHERS)[:-1], "data type", "chunks"))
+@pytest.mark.parametrize("other", slow_but([*OTHERS][:-2], "data type", "chunks"))
 def test_a_replaced_array_is_found_out(place: xzarr3.Store, use: str, other: str) -> None:
     array, _ = two_handles(place, np.arange(4))
     xzarr3.create_array(place, "a", **{"chunks": 2, **OTHERS[other]}, overwrite=True)
@@ -596,3 +597,78 @@ def test_arrays_of_consolidated_metadata_are_compared_with_what_is_stored(
         document.write_text(json.dumps({**stored, "shape": [1]}))  # It is looked at again where it changes.
     with pytest.raises(StoreError, match="open it again"):
         array[:]
+
+
+def _labelled(start: float) -> xr.Dataset:
+    values = np.arange(4.0) + start
+    return xr.Dataset({"v": ("x", values), "w": ("x", values)}, {"x": values})
+
+
+def _of_mode_w(store: Any, zarr_format: Any) -> None:
+    to_zarr(_labelled(10), store, mode="w", zarr_format=zarr_format)
+
+
+def _of_overwrite(store: Any, zarr_format: Any) -> None:
+    for name, values in _labelled(10).variables.items():
+        there = xzarr3.open_array(store, str(name))
+        options: dict[str, Any] = {"attributes": dict(there.attrs), "dimension_names": there.dimension_names}
+        made = xzarr3.create_array(
+            store, str(name), data=values.values, fill_value=there.fill_value, zarr_format=zarr_format,
+            overwrite=True, **options,
+        )  # fmt: skip
+        assert made[:].tolist() == values.values.tolist(), "the handle of the writer goes on"
+        made[0] = values.values[0]
+
+
+def _of_copy(store: Any, zarr_format: Any) -> None:
+    other = MemoryStore()
+    to_zarr(_labelled(10), other, zarr_format=zarr_format)
+    xzarr3.copy(other, store, overwrite=True)
+
+
+@pytest.mark.parametrize("replaced", [_of_mode_w, _of_overwrite, slow(_of_copy)])
+@pytest.mark.parametrize("kind", ["memory", "local", slow("waiting")])
+@pytest.mark.parametrize("zarr_format", [3, slow(2)])
+@pytest.mark.parametrize("consolidated", [True, slow(False)])
+def test_values_are_not_read_under_labels_of_those_that_they_replaced(
+    kind: str, zarr_format: Any, consolidated: bool, replaced: Any, tmp_path: Path
+) -> None:
+    """Though all documents stay equal, and again for what replaces that."""
+    store: Any = {"memory": MemoryStore(), "local": LocalStore(tmp_path), "waiting": WaitingStore()}[kind]
+    to_zarr(_labelled(0), store, zarr_format=zarr_format, consolidated=consolidated)
+    options: dict[str, Any] = {"engine": "xzarr3", "consolidated": None if consolidated else False}
+    for _ in range(2):
+        lazy, tasks = (xr.open_dataset(store, chunks=chunks, **options) for chunks in (None, {}))
+        array = xzarr3.open_array(store, "v", mode="r+")
+        sent = pickle.dumps(array)
+        xzarr3.open_array(store, "w", mode="r+").attrs["seen"] = "by nobody"
+        assert (
+            lazy["w"][:2].values.tolist() == tasks["w"][:2].values.tolist() == lazy["x"][:2].values.tolist()
+        )
+        del xzarr3.open_array(store, "w", mode="r+").attrs["seen"]
+        replaced(store, zarr_format)
+        unpickled = pickle.loads(sent)
+        for use in (
+            lazy["v"].load, lazy["w"][:2].load, partial(tasks["v"].compute, scheduler="sync"),
+            partial(array.get, 0), partial(array.set, 0, 1), partial(unpickled.get, ...),
+        ):  # fmt: skip
+            with pytest.raises(ChangedError, match=r"'/[vw]' of .*since it was opened.*open it again"):
+                use()
+        for each in (None, False):
+            found = xr.open_dataset(store, **{**options, "consolidated": each})
+            xr.testing.assert_equal(found.load(), _labelled(10))
+
+
+def test_a_group_consolidated_after_a_replacement_is_read(tmp_path: Path) -> None:
+    """Also if another library has consolidated it, which keeps no time of a replacement."""
+    zarr = pytest.importorskip("zarr")
+    to_zarr(_labelled(0), tmp_path, consolidated=False, mode="w")
+    to_zarr(_labelled(0), tmp_path, consolidated=False, mode="w")
+    for consolidate in (
+        lambda: zarr.consolidate_metadata(tmp_path),
+        lambda: xzarr3.consolidate_metadata(tmp_path),
+    ):
+        xzarr3.create_array(tmp_path, "v", data=np.arange(4.0) + 10, dimension_names=["x"], overwrite=True)
+        consolidate()
+        with xr.open_dataset(tmp_path, engine="xzarr3", consolidated=True) as found:
+            assert found["v"].values.tolist() == [10, 11, 12, 13]

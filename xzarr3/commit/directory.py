@@ -66,6 +66,8 @@ class Directory(Transaction):
     def publish(self) -> None:
         store, path = self.target, self.place.path
         self.check_groups()
+        if self.overwrite and self.place.is_occupied():
+            self.new = self.new.replacing(store, self.stay)
         store_documents(self.store, self.new.format, self.new.documents, last=path)
         with self.noting():
             self._reserve()

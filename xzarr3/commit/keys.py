@@ -119,6 +119,7 @@ class Keys(Transaction):
                 "store that lists all of its keys"
             )
         away = place.in_order(_leaving(place, there))
+        self.new = self.new.replacing(store, self.stay)
         documents = {
             path: {key: value.decode("utf-8", "surrogatepass") for key, value in own.items()}
             for path, own in self.new.documents.items()
@@ -177,6 +178,12 @@ class Session(Transaction):
 
     is_staged = False
     _replaces = False
+
+    def _prepared(self) -> Store:
+        if self.overwrite:
+            self.new = self.new.replacing(self.target)
+            self.new.note_dates(self.target)  # the documents come first: the handle that writes goes on
+        return self.target
 
     def begin(self) -> None:
         place = self.place

@@ -11,12 +11,13 @@ A writer takes the lease of the place after what its previous holder left is fin
 
 from __future__ import annotations
 
+import time
 import uuid
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xzarr3.commit.create import groups_missing, make_groups_above
 from xzarr3.commit.lease import SWAPPING, Holder, Lease, place_key
@@ -25,12 +26,13 @@ from xzarr3.commit.staged import SWAP, Swap, is_top
 from xzarr3.errors import StoreError, StorePermissionError, printable
 from xzarr3.formats import Format, documents, parse_format
 from xzarr3.formats.base import Held, fits, node_prefix
+from xzarr3.formats.documents import dated
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes.consolidated import refresh_consolidated, write_consolidated
 from xzarr3.nodes.erase import formats_in
 from xzarr3.nodes.find import DocumentView, find_format, held_below, read_metadata
 from xzarr3.nodes.node import ancestors
-from xzarr3.nodes.seen import note_documents
+from xzarr3.nodes.seen import newest, note_date, note_documents, replaced_at
 from xzarr3.stores import Store
 from xzarr3.stores.local.files import failed
 from xzarr3.stores.local.names import STAGED
@@ -88,9 +90,34 @@ class NewNode:
         """The arrays by path."""
         return {path: meta for path, meta in self.nodes.items() if isinstance(meta, ArrayMetadata)}
 
+    def replacing(self, store: Store, stay: Container[str] = ()) -> NewNode:
+        """The same, whose documents tell handles opened before that the nodes were replaced.
+
+        Parameters
+        ----------
+        store : Store
+        stay : container of str
+            Paths of arrays of which all elements stay what they are: handles on them go on.
+        """
+        now = max(time.time(), (newest(store) or 0) + 1e-5)  # also after a host whose clock is ahead
+        encoded = {}
+        for path, own in self.documents.items():
+            at = dict.fromkeys(own, now)
+            if path in stay:
+                at = {key: replaced_at(store, key) or 0 for key in own}
+            encoded[path] = {key: dated(value, at[key]) if at[key] else value for key, value in own.items()}
+        return replace(self, documents=encoded)
+
+    def note_dates(self, store: Store) -> None:
+        """Note when the nodes were replaced, for the handles of this process."""
+        for own in self.documents.values():
+            for key, value in own.items():
+                note_date(store, key, value)
+
     def follow(self, store: Store) -> None:
         """Bring the documents above up to date, now that the node is in its place."""
         note_documents(store, self.nodes)
+        self.note_dates(store)
         if self.is_alone:
             finish_above(store, self.format, self.path, self.nodes, self.consolidate)
 
@@ -133,6 +160,8 @@ class Transaction(ABC):
     """Whether values wait beside their place until all are stored."""
     is_swapping = False
     """Whether the old node may have left, so that the swap only goes forward."""
+    stay: Container[str] = ()
+    """Paths of arrays of which all elements stay what they are, though their documents are replaced."""
 
     def __init__(
         self,

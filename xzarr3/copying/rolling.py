@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -40,7 +40,6 @@ from xzarr3.copying.settings import Settings
 from xzarr3.copying.tiles import Coords, Tiles
 from xzarr3.copying.values import Means, do_all, element_bytes, most_threads
 from xzarr3.errors import ArgumentError, ConflictError, StoreCapabilityError
-from xzarr3.formats.documents import shifted
 from xzarr3.grid import RectilinearGrid, Steps
 from xzarr3.groups import Group
 from xzarr3.io.selection import basic_selection
@@ -228,6 +227,8 @@ class _Shifting:
         consolidate = self.how.consolidated if plan.path else plan.consolidated
         new = NewNode.of(plan.format, plan.path, metas, consolidate=consolidate)
         taken = transaction(store, new, overwrite=True, how="", plan=_PLAN)
+        others = self.nodes.keys() - self.axes.keys() - self.how.arrays.keys()
+        taken.stay = {plan.path_of(below) for below in others if isinstance(self.nodes[below], Array)}
         arrays = _arrays(plan, taken.store)
         parts = [
             _Part(cast("Array", self.nodes[below]), each, self.axes.get(below), self.how.number)
@@ -243,7 +244,6 @@ class _Shifting:
             self.how.write(arrays)
             if state() != asked or before != [_states(part.source) for part in parts]:
                 raise _changed(group)
-            taken.new = _shifted(new, [plan.path_of(below) for below in self.axes])
         for array in _arrays(plan, store).values():
             note_values(array)
         return cast("Group", plan.opened())
@@ -270,16 +270,6 @@ def _arrays(plan: Plan, store: Store) -> dict[str, Array]:
         for below, meta in plan.metadata.items()
         if isinstance(meta, ArrayMetadata)
     }
-
-
-def _shifted(new: NewNode, paths: Collection[str]) -> NewNode:
-    """The new node, whose documents tell readers that opened these arrays before that indices are others."""
-    now = time.time()
-    encoded = {
-        path: {key: shifted(value, now) if path in paths else value for key, value in own.items()}
-        for path, own in new.documents.items()
-    }
-    return replace(new, documents=encoded)
 
 
 def _changed(group: Group) -> ConflictError:

@@ -154,26 +154,31 @@ def marked(value: bytes) -> bytes:
     return value + _blanks(int.from_bytes(os.urandom(_MARK // 8)), _MARK)
 
 
-def shifted(value: bytes, at: float) -> bytes:
-    """The document of an array whose elements got other indices at a time, followed by blanks that tell it.
+def dated(value: bytes, at: float) -> bytes:
+    """The document of a node that was replaced at a time, followed by blanks that tell it.
 
     Examples
     --------
-    >>> shifted_at(shifted(b"{}", 1.5)), shifted_at(b"{}")
+    >>> replaced_at(dated(b"{}", 1.5)), replaced_at(b"{}")
     (1.5, None)
     """
     return value + _blanks(int(at * 1e6), _TIME)
 
 
-def shifted_at(stored: Buffer | None) -> float | None:
-    """When the elements of an array got other indices, by its document; None if they never did."""
+def replaced_at(stored: Buffer | None) -> float | None:
+    """When a node was replaced, by its document; None if it never was."""
     times = [each[1:] for each in _marks(stored) if len(each) == 1 + _TIME]
     return int(times[-1].translate(bytes.maketrans(b" \t", b"01")), 2) / 1e6 if times else None
 
 
-def mark_of(stored: Buffer | None) -> bytes:
-    """The blanks that were put after a document, to keep when it is changed; empty without any."""
-    return b"".join(_marks(stored))
+def mark_of(stored: Buffer | None, *, newest: float | None = None) -> bytes:
+    """The blanks that were put after a document, to keep when it is changed; empty without any.
+
+    With ``newest`` they tell this time, if they tell none or an earlier one.
+    """
+    at = None if newest is None else max(newest, replaced_at(stored) or 0)
+    kept = [each for each in _marks(stored) if at is None or len(each) != 1 + _TIME]
+    return b"".join(kept) if at is None else dated(b"".join(kept), at)
 
 
 def _blanks(bits: int, length: int) -> bytes:

@@ -23,6 +23,7 @@ from xzarr3.nodes.find import (
     read_metadata,
 )
 from xzarr3.nodes.node import ancestors
+from xzarr3.nodes.seen import newest
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.stores.base import update
@@ -137,7 +138,7 @@ def write_consolidated(
         below = {each: below[each] for each in depth_first(each for each in paths if each in below)}
         written[:] = [(known is not None, metadata, below)]
         document = format.documents(metadata, path, below)[key]
-        return [documents.encode(document, path) + documents.mark_of(stored)]
+        return [documents.encode(document, path) + documents.mark_of(stored, newest=newest(store))]
 
     while True:
         update(store, key, change)
@@ -202,7 +203,7 @@ def _refreshed(
         document = format.update_consolidated(document, relative, metas[path]) or document
     if document == found:
         return UNCHANGED
-    return [documents.encode(document, holder) + documents.mark_of(stored)]
+    return [documents.encode(document, holder) + documents.mark_of(stored, newest=newest(store))]
 
 
 def nodes_now(

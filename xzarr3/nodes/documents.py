@@ -98,7 +98,8 @@ def change_document(
         if document is None:
             raise gone(store, path)
         shape_said[:] = [document.get("shape")]
-        value = documents.encode(document, path) + documents.mark_of(stored)
+        newest = seen.newest(store) if consolidated else None  # the copies may be of nodes just replaced
+        value = documents.encode(document, path) + documents.mark_of(stored, newest=newest)
         return UNCHANGED if value == stored else [value]
 
     def is_changed(stored: Buffer) -> bool:
@@ -225,7 +226,7 @@ def store_documents(
                 at = 2 if path == last else 1
             else:
                 at = 3 if key == format.keys(path).consolidated else 0
-            stages[at][key] = value + mark
+            stages[at][key] = value if documents.mark_of(value) else value + mark
     for stage in stages:
         if stage:
             store.set_values(stage.items())

@@ -28,7 +28,7 @@ from xzarr3.formats.v2 import V2
 from xzarr3.formats.v3 import DOCUMENT, V3
 from xzarr3.model.metadata import GroupMetadata, NodeMetadata
 from xzarr3.nodes.node import ancestors
-from xzarr3.nodes.seen import note_all
+from xzarr3.nodes.seen import note_all, note_date
 from xzarr3.options import max_document_bytes
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
@@ -72,9 +72,11 @@ class DocumentView(Store):
 
         def read(key: str) -> tuple[Buffer | None, object]:
             try:
-                return versioned(self._store, key, limit=limit)
+                value, version = versioned(self._store, key, limit=limit)
             except OversizedError as error:
                 raise _oversized(key, error.size) from error
+            note_date(self._store, key, value)
+            return value, version
 
         found = parallel_map(read, wanted, self.concurrency)
         self._found.update(zip(wanted, found, strict=True))

@@ -60,7 +60,7 @@ def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves:
     """
     if not array.has_document:
         return read()
-    _check_place(array, array._known.shifted_at)
+    _check_place(array, array._known.replaced_at)
     for _ in range(_ATTEMPTS):
         if number > 1 or array._known.version is None:
             version = array.store.versions([array._key])[0]
@@ -156,7 +156,7 @@ def look(array: Array, *, to_write: bool = False) -> seen.Seen:
 
 def _check_seen(array: Array, metadata: NodeMetadata) -> None:
     found = same(array, metadata)
-    _check_place(array, seen.shifted_at(array.store, array._key))
+    _check_place(array, seen.replaced_at(array.store, array._key))
     array._check_shape(found)
     how = recoded(found, array.metadata) if array._is_decoded else None
     if how is not None:
@@ -169,7 +169,7 @@ def check_to_write(array: Array) -> None:
     if found is None or not (found.is_new and found.is_recent):
         found = look(array, to_write=True)
     if found.metadata is not None:
-        _check_place(array, seen.shifted_at(array.store, array._key))
+        _check_place(array, seen.replaced_at(array.store, array._key))
         array._check_shape(same(array, found.metadata))
 
 
@@ -179,14 +179,14 @@ def check_current(array: Array, version: object | None = None) -> None:
     ``version`` is the version of its document, if the caller has it already.
     """
     known = array._known
-    _check_place(array, known.shifted_at)
+    _check_place(array, known.replaced_at)
     version = array.store.versions([array._key])[0] if version is None else version
     if version is None or version == known.version:
         return
     coding_version = _coding_version(array, version)
     held = read_held(array.store, array.format, array.path, consolidated=False)
-    known.shifted_at = seen.shifted_at(array.store, array._key)
-    _check_place(array, known.shifted_at)
+    known.replaced_at = seen.replaced_at(array.store, array._key)
+    _check_place(array, known.replaced_at)
     opened, known.held = known.held, None
     if held is None or opened is None or repr(held) != repr(opened):  # repr tells 0.0 from -0.0
         found = _same_as(array, held)
@@ -232,12 +232,13 @@ def check_shape(array: Array, found: ArrayMetadata) -> None:
         )
 
 
-def _check_place(array: Array, shifted_at: float | None) -> None:
-    """Raise if the elements have got other indices since the array was opened."""
-    if shifted_at is not None and shifted_at > array._opened_at:
+def _check_place(array: Array, replaced_at: float | None) -> None:
+    """Raise if the array was replaced since it was opened, though by one that is stored in the same way."""
+    if replaced_at is not None and replaced_at > array._opened_at:
         raise ChangedError(
-            f"the first elements of array '{array.name}' of {array.store} were dropped since it was opened, "
-            "or others were put before them, so that an index means another element; open it again"
+            f"array '{array.name}' of {array.store} was replaced since it was opened, or its first elements "
+            "were dropped or put before, so its elements may not be those of labels that were read then; "
+            "open it again"
         )
 
 

@@ -64,7 +64,7 @@ class Known:
         "held",
         "path",
         "recoded",
-        "shifted_at",
+        "replaced_at",
         "store",
         "version",
     )
@@ -89,8 +89,8 @@ class Known:
         """Versions of the stored documents to which ``recoded`` refers."""
         self.recoded: str | None = None
         """How the stored documents decode values differently; None if they do not."""
-        self.shifted_at: float | None = None
-        """When the elements got other indices, by the stored document of this version."""
+        self.replaced_at: float | None = None
+        """When the array was replaced, by the stored document of this version."""
         self.held: Held | None = None
         """The parsed documents, until they were compared with the stored ones."""
 

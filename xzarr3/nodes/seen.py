@@ -52,8 +52,10 @@ _seen: dict[object, Seen] = {}
 _tags: dict[object, str] = {}
 _marks: dict[object, str | None] = {}
 """The arrays that have a dask name in this process, with their marks."""
-_shifts: dict[object, float] = {}
-"""When elements of arrays got other indices."""
+_dates: dict[object, float] = {}
+"""When nodes were replaced, by documents that were read or stored; 0 for those that never were."""
+_newest: dict[object, float] = {}
+"""When a node of a store was last replaced."""
 _forgotten: str | None = None
 """The mark of all arrays that are not among these."""
 
@@ -127,11 +129,7 @@ def note_all(store: Store, values: Iterable[tuple[str, Buffer | None]]) -> None:
     """Note documents by key: what tells their versions where looking at one again takes a request."""
     is_asked = store.concurrency > 1 or not store.traits.tells_changes
     for key, value in values:
-        at = documents.shifted_at(value)
-        if at is not None:
-            _keep(_shifts, (store.identity, key), at, _MOST_NOTED)
-        elif _shifts:
-            _shifts.pop((store.identity, key), None)
+        note_date(store, key, value)
         if is_asked:
             import hashlib
 
@@ -139,9 +137,27 @@ def note_all(store: Store, values: Iterable[tuple[str, Buffer | None]]) -> None:
                 _keep(_tags, (store.identity, key), hashlib.sha256(value).hexdigest()[:16], _MOST_NOTED)
 
 
-def shifted_at(store: Store, key: str) -> float | None:
-    """When the elements of an array got other indices, by its document as it was last read or stored."""
-    return _shifts.get((store.identity, key)) if _shifts else None
+def note_date(store: Store, key: str, value: Buffer | None) -> None:
+    """Note when a node was replaced, by a document that was read or stored."""
+    at = documents.replaced_at(value) or 0
+    _keep(_dates, (store.identity, key), at, _MOST_NOTED)
+    if at > _newest.get(store.identity, 0):
+        _keep(_newest, store.identity, at, _MOST_NOTED)
+
+
+def replaced_at(store: Store, key: str) -> float | None:
+    """When a node was replaced, by its document as last read or stored; 0 if never, None if unknown."""
+    return _dates.get((store.identity, key))
+
+
+def opened_now(store: Store) -> float:
+    """The time for a node that is opened now, not before that of any replacement known."""
+    return max(time.time(), _newest.get(store.identity, 0))
+
+
+def newest(store: Store) -> float | None:
+    """The last time at which a node of a store was replaced, as far as this process knows."""
+    return _newest.get(store.identity)
 
 
 def tag(store: Store, key: str) -> str | None:

@@ -69,6 +69,7 @@ class Commit:
         self.store, self.format, self.path = plan.store, plan.format, plan.path
         self._asked, self._group, self._consolidated = plan.asked, plan.changed, plan.consolidated
         self.jobs: list[BlockWrite] = []
+        self._later: list[BlockWrite] = []
         """The jobs that dask writes."""
         self._eager: list[BlockWrite] = []
         self._append = Append(self.store, self.format)
@@ -210,12 +211,13 @@ class Commit:
             )
         if jobs and self._group is None:
             _check_nothing_lost(self.store, self.path)
-        return [
+        self._later = [
             job
             if job.target.store is self.store
             else replace(job, target=self._array(self.store, job.target))
             for job in jobs
         ]
+        return self._later
 
     def begin(self) -> None:
         """Take leases and make stages, before any value is stored. After an error here: :meth:`discard`."""
@@ -243,6 +245,9 @@ class Commit:
         parallel_map(lambda job: job.target.set(job.region, job.source), self._eager, self.store.concurrency)
         self._append.verify()
         self._writing.close()
+        for job in self._later:  # they write to what has just taken its place
+            target = job.target
+            target._opened_at = max(target._opened_at, seen.replaced_at(target.store, target._key) or 0)
         before = None if self._group is None else Before.of_root(self.store, self.format)
         if not self._append.shapes_come_first:
             self._grow(before)
