@@ -60,7 +60,7 @@ def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves:
     """
     if not array.has_document:
         return read()
-    _check_place(array, array._known.replaced_at)
+    _check_known(array)
     for _ in range(_ATTEMPTS):
         if number > 1 or array._known.version is None:
             version = array.store.versions([array._key])[0]
@@ -156,11 +156,11 @@ def look(array: Array, *, to_write: bool = False) -> seen.Seen:
 
 def _check_seen(array: Array, metadata: NodeMetadata) -> None:
     found = same(array, metadata)
-    _check_place(array, seen.replaced_at(array.store, array._key))
     array._check_shape(found)
     how = recoded(found, array.metadata) if array._is_decoded else None
     if how is not None:
         raise _decoded_otherwise(array, how)
+    _check_place(array, seen.replaced_at(array.store, array._key))
 
 
 def check_to_write(array: Array) -> None:
@@ -179,20 +179,27 @@ def check_current(array: Array, version: object | None = None) -> None:
     ``version`` is the version of its document, if the caller has it already.
     """
     known = array._known
-    _check_place(array, known.replaced_at)
+    _check_known(array)
     version = array.store.versions([array._key])[0] if version is None else version
     if version is None or version == known.version:
         return
     coding_version = _coding_version(array, version)
     held = read_held(array.store, array.format, array.path, consolidated=False)
     known.replaced_at = seen.replaced_at(array.store, array._key)
-    _check_place(array, known.replaced_at)
     opened, known.held = known.held, None
     if held is None or opened is None or repr(held) != repr(opened):  # repr tells 0.0 from -0.0
         found = _same_as(array, held)
         array._check_shape(found)
         known.recoded = recoded(found, array.metadata)
     known.version, known.coding_version = version, coding_version
+    _check_known(array)
+
+
+def _check_known(array: Array) -> None:
+    """Raise if the array was replaced by the stored documents that were compared with its own."""
+    if array._is_decoded and array._known.recoded is not None:
+        raise _decoded_otherwise(array, array._known.recoded)
+    _check_place(array, array._known.replaced_at)
 
 
 def _coding_version(array: Array, version: object) -> object:
@@ -237,7 +244,7 @@ def _check_place(array: Array, replaced_at: float | None) -> None:
     if replaced_at is not None and replaced_at > array._opened_at:
         raise ChangedError(
             f"array '{array.name}' of {array.store} was replaced since it was opened, or its first elements "
-            "were dropped or put before, so its elements may not be those of labels that were read then; "
+            "were dropped, or others were put before them, so that an index may mean another element; "
             "open it again"
         )
 
