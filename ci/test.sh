@@ -14,6 +14,7 @@ source ci/_venv.sh
 venv="${VENV:-.venv-test}"
 prepare_test_venv "$venv"
 bin="$venv/bin"
+unset PYTHONDONTWRITEBYTECODE  # With it each process that a test starts compiles the package anew.
 
 echo "== ruff check"
 "$bin/ruff" check .

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 import xzarr3
 from xzarr3.commit import keys
 from xzarr3.errors import ChangedError, StoreError
+from xzarr3.nodes import seen
 from xzarr3.parallel import parallel_map, pause
 from xzarr3.stores import Store, Traits, Value, cut, in_flight
 
@@ -112,6 +113,13 @@ class _FarValue(Value):
         return cut(found[1], (start, length))
 
 
+@pytest.fixture
+def documents_stay_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No document is read again beside values, however long a test takes."""
+    monkeypatch.setattr(seen, "RECENT", 1e9)
+
+
+@pytest.mark.usefixtures("documents_stay_known")
 @pytest.mark.parametrize("shards", [None, (20,)], ids=["chunks", "shards"])
 @pytest.mark.parametrize("compressors", [None, "zstd"])
 def test_many_units_are_read_at_a_time(shards: Any, compressors: Any) -> None:
@@ -141,6 +149,7 @@ def indexes(store: FarStore) -> int:
     return sum(part[0] < 0 for _, _, part in store.requests())
 
 
+@pytest.mark.usefixtures("documents_stay_known")
 @pytest.mark.parametrize("threads", [1, 3])
 def test_as_many_threads_as_are_asked_for(threads: int) -> None:
     store = FarStore()
@@ -153,6 +162,7 @@ def test_as_many_threads_as_are_asked_for(threads: int) -> None:
     assert store.most == threads
 
 
+@pytest.mark.usefixtures("documents_stay_known")
 def test_many_requests_at_a_time_in_a_task_of_dask_too() -> None:
     store = FarStore(concurrency=8)
     array = xzarr3.create_array(store, data=np.arange(400), chunks=10)
