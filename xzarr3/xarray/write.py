@@ -96,9 +96,9 @@ def to_zarr(
 ) -> Group | Delayed:
     """Write a dataset, a data array or a tree of datasets to a Zarr store.
 
-    It reads back the same with ``engine="xzarr3"`` and with xarray's own ``engine="zarr"``. What is in memory
-    is checked before anything is written, dask arrays while they are computed; values that would be read as
-    others are refused. The page "What is guaranteed" of the documentation tells what a failed write leaves.
+    It reads back the same with ``engine="xzarr3"`` and ``engine="zarr"``: values that would be read as others
+    are refused, before anything is written, or while dask arrays are computed. The page "What is guaranteed"
+    tells what a failed write leaves.
 
     Parameters
     ----------
@@ -106,14 +106,13 @@ def to_zarr(
         Each node of a tree becomes a group, at or below ``group``.
     store : path, file URL, Store or icechunk.Repository, optional
         By default a new store in memory; it is the store of the returned group. To a repository the whole
-        call is one commit, also from the workers of a cluster: nothing is visible before, and nothing is
-        committed after an error.
+        call is one commit, also from the workers of a cluster, and none after an error.
     mode : {"w-", "w", "a", "a-", "r+"}, optional
         ``w-`` writes only where nothing exists. ``w`` replaces a group, which stays until all new data are
         stored, and keeps what lies beside its nodes. ``a`` sets existing variables and adds new ones; ``r+``
         only sets. In both, the groups of a tree change one after the other; an error leaves some changed.
         By default ``r+`` with ``region``, else ``w-``. With ``append_dim``, variables without it are compared
-        by default, stored with ``a``, and left alone with ``a-``. Not with ``prepend_dim``.
+        by default, stored with ``a``, left alone with ``a-``. Not with ``prepend_dim``.
     group : str, optional
         Path of the group to write to; the root by default.
     encoding : mapping of str to mapping, optional
@@ -126,45 +125,39 @@ def to_zarr(
     consolidated : bool, optional
         Whether the root contains the documents of all nodes; by default where the format supports that.
     append_dim, prepend_dim : str, optional
-        The dimension along which to append, or to put the dataset before the first element, which replaces
-        the group as :func:`xzarr3.drop` does. All stored variables with it must be given. Not for trees.
+        The dimension along which to append, or to put the dataset before the first element, as one change.
+        All stored variables with it must be given. Not for trees.
     region : mapping of str to slice or "auto", or "auto", optional
         The part of the variables to write, by dimension; ``"auto"`` finds it by labels. Not for trees.
     safe_chunks, align_chunks : bool
-        Accepted for compatibility with xarray. Blocks of any chunking are always written safely.
+        Accepted as xarray has them. Blocks of any chunking are always written safely.
     storage_options : mapping, optional
-        Further options of the store; see :func:`xzarr3.open_store`.
+        See :func:`xzarr3.open_store`.
     zarr_format : {3, 2, "3-draft"}, optional
         By default the format of what exists, or 3. In format 2 the fill value is the ``_FillValue``.
-    write_empty_chunks : bool, optional
-        Store chunks that contain only the fill value, too.
-    chunkmanager_store_kwargs : mapping, optional
-        Options for dask's scheduler.
-    write_inherited_coords : bool
-        Write inherited coordinates with each node of a tree.
-    widen_units : bool
-        Store times again in finer units if appended ones need them; by default such times are refused.
+    write_empty_chunks, chunkmanager_store_kwargs : bool, mapping, optional
+        Whether to store chunks of only the fill value, too; and options for dask's scheduler.
+    write_inherited_coords, widen_units : bool
+        Write inherited coordinates with each node of a tree. Store times again in finer units if appended
+        ones need them; by default such times are refused.
     check_labels : bool
         Refuse to append labels that repeat or go back, also before the first; and other ones of a region.
     progress : bool
         Show the progress bar of dask, or of the cluster, for the values of dask arrays.
     resume : bool
-        With ``w`` and ``w-``: keep what an interrupted write stored; the same call writes the rest. Not for
-        a repository, of which an interrupted write has changed nothing.
+        With ``w`` and ``w-``: keep what an interrupted write stored, write the rest. Not for a repository.
     branch, message : str, optional
         The branch of a repository, by default ``"main"``, and the message of the commit.
 
     Returns
     -------
     Group or dask.delayed.Delayed
-        The group that was written, or a Delayed that writes the rest of it. Of a repository, the group in
-        the snapshot of the commit, whose id is ``group.store.snapshot``.
+        The group, or a Delayed that writes the rest of it. ``group.store.snapshot`` is that of a repository.
 
     Raises
     ------
     NodeExistsError, NodeNotFoundError
-        With ``w-`` if something exists, with ``r+`` if nothing does; with ``w`` if files are in the way that
-        may belong to another node.
+        With ``w-`` if something exists, or with ``w`` files of others; with ``r+`` if nothing does.
     ValueError, TypeError
         If the dataset cannot be stored exactly with these settings, or does not match the stored one.
     ConflictError, ChangedError
