@@ -103,7 +103,7 @@ def unknown_fields(
     return unknown
 
 
-# What documents are made into
+# Objects that were made of documents
 
 
 def json_key(data: JSON) -> object:
@@ -130,5 +130,5 @@ def remembered(key: object, make: Callable[[], _Made]) -> _Made:
 
 
 def forget() -> None:
-    """Forget what was made, as an extension is registered, or is not any more."""
+    """Forget all objects, because an extension was registered or removed."""
     _made.clear()

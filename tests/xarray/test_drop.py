@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import pickle
 import random
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from _archives import TIMES, disturb, months, store_of, values
 from _conformance import contents
 from _killed import MortalStore, forget_process, killed_everywhere, left, opened
 from _processes import killed_at_call
@@ -24,32 +24,12 @@ from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import ChangedError, ConflictError
-from xzarr3.copying import rolling
-
-TIMES = xr.date_range("2019-01-01", periods=48, freq="MS")
 
 
 def archive(store: Any, chunk: int = 12, **options: Any) -> xr.Dataset:
     """Write four years of months; gives them as they are read."""
-    t2m = np.random.default_rng(0).random((48, 5))
-    t2m[20:30] = np.nan
-    ds = xr.Dataset(
-        {"t2m": (("time", "lat"), t2m), "area": ("lat", np.arange(5.0)), "days": ((), 30)},
-        {"time": TIMES, "lat": np.arange(5.0) * 2},
-        {"title": "all"},
-    )
-    xzarr3.to_zarr(ds, store, encoding={"t2m": {"chunks": (chunk, 2)}}, **options)
+    xzarr3.to_zarr(months(), store, encoding={"t2m": {"chunks": (chunk, 2)}}, **options)
     return opened(store, chunks=None).load()
-
-
-def store_of(kind: str, folder: Path) -> Any:
-    return xzarr3.MemoryStore() if kind == "memory" else xzarr3.LocalStore(folder / "archive.zarr")
-
-
-def values(store: Any) -> dict[str, Any]:
-    """What a store holds; of documents, which no two writes store with the same white space, the meaning."""
-    found = contents(store)
-    return {key: json.loads(value) if key.endswith(".json") else bytes(value) for key, value in found.items()}
 
 
 @pytest.mark.parametrize("kind", ["memory", "directory"])
@@ -185,17 +165,6 @@ def test_killed_at_random_points_in_a_directory(tmp_path: Path) -> None:
         assert left(xzarr3.LocalStore(target)) == []
 
 
-def _disturbed(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Let another writer act when all values have been taken over, and nothing has been replaced."""
-    do_all = rolling.do_all
-
-    def disturbed(*given: Any) -> None:
-        do_all(*given)
-        act()
-
-    monkeypatch.setattr(rolling, "do_all", disturbed)
-
-
 @pytest.mark.parametrize("kind", ["memory", "directory"])
 def test_values_set_meanwhile_are_not_lost(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -206,7 +175,7 @@ def test_values_set_meanwhile_are_not_lost(
     def change() -> None:
         xzarr3.open_array(store, "t2m", mode="r+")[40, 0] = 99.0
 
-    _disturbed(monkeypatch, change)
+    disturb(monkeypatch, change)
     with pytest.raises(xzarr3.ConflictError, match="another writer has changed"):
         xzarr3.drop(store, time=slice(None, "2020"))
     monkeypatch.undo()
@@ -236,7 +205,7 @@ def test_an_append_meanwhile_raises_and_loses_nothing(
         except xzarr3.Xzarr3Error as error:
             raised.append(error)
 
-    _disturbed(monkeypatch, append)
+    disturb(monkeypatch, append)
     xzarr3.drop(store, time=slice(None, "2020"))
     monkeypatch.undo()
     assert len(raised) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
+from _archives import TIMES, disturb, months, store_of, values
 from _conformance import contents
 from _killed import MortalStore, forget_process, killed_everywhere, left, opened
 from _processes import killed_at_call
@@ -25,22 +25,10 @@ from hypothesis import strategies as st
 import xzarr3
 import xzarr3.xarray
 from xzarr3 import ChangedError, ConflictError, to_zarr
-from xzarr3.copying import rolling
 from xzarr3.dtypes import Optional, parse_dtype
 from xzarr3.xarray import prepend
 
-TIMES = xr.date_range("2019-01-01", periods=48, freq="MS")
 CHANGES = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-
-
-def months() -> xr.Dataset:
-    t2m = np.random.default_rng(0).random((48, 5))
-    t2m[10:14] = np.nan
-    return xr.Dataset(
-        {"t2m": (("time", "lat"), t2m), "area": ("lat", np.arange(5.0)), "days": ((), 30)},
-        {"time": TIMES, "lat": np.arange(5.0) * 2},
-        {"title": "all"},
-    )
 
 
 def first(number: int) -> xr.Dataset:
@@ -56,18 +44,8 @@ def archive(store: Any, number: int, chunk: Any = 12, **options: Any) -> None:
     to_zarr(months().isel(time=slice(number, None)), store, encoding=encoding, **options)
 
 
-def store_of(kind: str, folder: Path) -> Any:
-    return xzarr3.MemoryStore() if kind == "memory" else xzarr3.LocalStore(folder / "archive.zarr")
-
-
 def read(store: Any, **options: Any) -> xr.Dataset:
     return opened(store, chunks=None, **options).load()
-
-
-def values(store: Any) -> dict[str, Any]:
-    """What a store holds; of documents, which no two writes store with the same white space, the meaning."""
-    found = contents(store)
-    return {key: json.loads(value) if key.endswith(".json") else bytes(value) for key, value in found.items()}
 
 
 @pytest.mark.parametrize("kind", ["memory", "directory"])
@@ -285,17 +263,6 @@ def test_blocks_are_computed_in_other_processes(tmp_path: Path) -> None:
 # Other writers and readers
 
 
-def _disturbed(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
-    """Let another writer act when all values have been taken over, and nothing has been replaced."""
-    do_all = rolling.do_all
-
-    def disturbed(*given: Any) -> None:
-        do_all(*given)
-        act()
-
-    monkeypatch.setattr(rolling, "do_all", disturbed)
-
-
 @pytest.mark.parametrize("kind", ["memory", "directory"])
 def test_values_set_meanwhile_are_not_lost(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -306,7 +273,7 @@ def test_values_set_meanwhile_are_not_lost(
     def change() -> None:
         xzarr3.open_array(store, "t2m", mode="r+")[20, 0] = 99.0
 
-    _disturbed(monkeypatch, change)
+    disturb(monkeypatch, change)
     with pytest.raises(ConflictError, match="another writer has changed"):
         to_zarr(first(24), store, prepend_dim="time")
     monkeypatch.undo()
@@ -333,7 +300,7 @@ def test_another_append_meanwhile_raises_and_loses_nothing(
         except xzarr3.Xzarr3Error as error:
             raised.append(error)
 
-    _disturbed(monkeypatch, append)
+    disturb(monkeypatch, append)
     to_zarr(first(24), store, prepend_dim="time")
     monkeypatch.undo()
     assert len(raised) == 1

@@ -77,7 +77,7 @@ class _Consolidated:
     must_understand: Literal[False] = False
 
 
-_LONG = 4096  # Bytes of a document of which no parsed form is kept.
+_LONG = 4096  # Bytes of a document; the metadata of longer ones are not kept.
 _ARRAY_FIELDS = frozenset(each.name for each in fields_of(_ArrayDocument))
 _GROUP_FIELDS = frozenset(each.name for each in fields_of(_GroupDocument))
 

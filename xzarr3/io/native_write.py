@@ -238,7 +238,7 @@ class _Part:
 
     def __init__(self, chain: CodecChain, layout: Layout, stored: Layout, fill: AnyArray) -> None:
         ndim = len(chain.spec.shape)
-        self._kept = stored, fill
+        self._kept = layout, stored, fill  # Native code has their addresses.
         self._path = ctypes.create_string_buffer(_LONG + 1)
         self._box = (ctypes.c_int64 * (3 * ndim + 1))()  # Start, count and strides; the place is 0.
         start, count, strides, place = (ctypes.addressof(self._box) + 8 * ndim * at for at in range(4))
@@ -322,7 +322,7 @@ class PartWrite:
         return done != LEFT
 
     def end(self) -> None:
-        """Tell those who look at the time of the store."""
+        """Update the time of modification of the store, if anything was written."""
         if self._has_written:
             self._store.touch()
 

@@ -245,8 +245,8 @@ _ADVICE = (  # Signs in messages of numpy and xarray, and what to do.
     ("unable to infer dtype", "convert it with .astype(), for instance to str or float"),
 )
 _OF_PANDAS = (
-    "columns of pandas' own types are not stored: convert it, with .astype(float) to numbers among which NaN "
-    "marks what is absent, or with .astype(str); xzarr3.create_array stores numpy's masked arrays"
+    "columns of pandas' own types are not stored: convert the variable, with .astype(float) to numbers among "
+    "which NaN marks what is absent, or with .astype(str); xzarr3.create_array stores numpy's masked arrays"
 )
 
 

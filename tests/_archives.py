@@ -1,0 +1,49 @@
+"""What the tests of archives that roll share: four years of months, their stores, and another writer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from _conformance import contents
+
+import xzarr3
+from xzarr3.copying import rolling
+
+TIMES = xr.date_range("2019-01-01", periods=48, freq="MS")
+
+
+def months() -> xr.Dataset:
+    t2m = np.random.default_rng(0).random((48, 5))
+    t2m[10:14] = t2m[20:30] = np.nan
+    return xr.Dataset(
+        {"t2m": (("time", "lat"), t2m), "area": ("lat", np.arange(5.0)), "days": ((), 30)},
+        {"time": TIMES, "lat": np.arange(5.0) * 2},
+        {"title": "all"},
+    )
+
+
+def store_of(kind: str, folder: Path) -> Any:
+    return xzarr3.MemoryStore() if kind == "memory" else xzarr3.LocalStore(folder / "archive.zarr")
+
+
+def values(store: Any) -> dict[str, Any]:
+    """What a store holds; of documents, which no two writes store with the same white space, the meaning."""
+    found = contents(store)
+    return {key: json.loads(value) if key.endswith(".json") else bytes(value) for key, value in found.items()}
+
+
+def disturb(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Let another writer act when all values have been taken over, and nothing has been replaced."""
+    do_all = rolling.do_all
+
+    def disturbed(*given: Any) -> None:
+        do_all(*given)
+        act()
+
+    monkeypatch.setattr(rolling, "do_all", disturbed)
