@@ -23,7 +23,7 @@ from _unprivileged import run_child, run_unprivileged
 
 from xzarr3 import Store
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.stores import cut
+from xzarr3.stores import WrapperStore, cut
 from xzarr3.testing import CHECKS, check_store
 
 ARRAYS: dict[str, dict[str, Any]] = {
@@ -59,6 +59,14 @@ class Four(Store):
 
     def list(self, prefix: str = "") -> Iterable[str]:
         return list(self.values)
+
+
+class Unlisted(WrapperStore):
+    """Another store, which cannot list, as a web server."""
+
+    @property
+    def listable(self) -> bool:
+        return False
 
 
 class Files(Store):

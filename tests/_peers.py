@@ -515,6 +515,19 @@ def find_gdal() -> Gdal | str:
     return f"no GDAL here ({'; '.join(reasons)}); `bash ci/gdal.sh` gets one"
 
 
+DATA = Path(__file__).parent / "data"
+KEPT_STORES = sorted(path for path in DATA.glob("*/*") if path.is_dir() and path.name != "__pycache__")
+"""The stores of other writers that are kept."""
+
+
+def tops(store: Path) -> list[str]:
+    """The paths in a kept store that hold all of it: its root, or each array where that is no group."""
+    if any((store / name).exists() for name in ("zarr.json", ".zgroup", ".zarray")):
+        return [""]
+    arrays = (path for name in ("zarr.json", ".zarray") for path in store.rglob(name))
+    return sorted(path.parent.relative_to(store).as_posix() for path in arrays)
+
+
 SAMPLE_VALUES = np.arange(7 * 11, dtype="int32").reshape(7, 11) - 20
 SAMPLE_VALUES[0:4, 5:10] = -1
 _SAMPLE_FIELDS: dict[str, Any] = {

@@ -1,10 +1,14 @@
-"""What tests are given and named by: objects of no kind, and names of cases."""
+"""What tests are given and named by: objects of no kind, modules that no import finds, names of cases."""
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
 
 
 class Thing:
@@ -17,6 +21,17 @@ class Thing:
 def without_addresses(value: object) -> str:
     """The text of a value without the places of objects in memory."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+
+def module_at(path: Path) -> ModuleType:
+    """A file of Python that no import finds, as a module."""
+    spec = importlib.util.spec_from_file_location(f"at_{path.parent.name}_{path.stem.strip('_')}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 @contextmanager

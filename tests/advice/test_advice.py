@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _fault_server import FaultServer
-from _slow import slow, slow_but
+from _slow import covering, slow
 
 import xzarr3
 from xzarr3.advice import TARGETS, Advice, Candidate, Target
@@ -51,39 +51,33 @@ def test_where_times_are_appended_no_shard_holds_more_of_them_than_a_chunk() -> 
     sharded = [each for each in found if each.shards]
     assert sharded
     assert all(each.shards is not None and each.shards[0] == each.chunks[0] for each in sharded)
-    moved = {
-        each.chunks[0]: one.bytes_moved
-        for each in found
-        for one in each.predictions
-        if one.access == "append"
-    }
+    appends = ((each, one) for each in found for one in each.predictions if one.access == "append")
+    moved = {each.chunks[0]: one.bytes_moved for each, one in appends}
     assert moved[min(moved)] < moved[max(moved)]
 
 
 def by_hand(candidate: Candidate, selection: tuple[Any, ...], server: FaultServer, where: str) -> int:
     """The requests for chunks that a server gets when an array of this layout is read."""
-    options = {"key": "k", "secret": "s", "endpoint_url": server.url, "allow_http": True}
-    url = f"s3://bucket/{where}"
+    place: dict[str, Any] = {"store": f"s3://bucket/{where}", "storage_options": server.storage_options}
     values = np.random.default_rng(0).random(SMALL, np.float32)
-    xzarr3.create_array(
-        url,
-        data=values,
-        chunks=candidate.chunks,
-        shards=candidate.shards,
-        compressors=None,
-        storage_options=options,
-    )
-    array = xzarr3.open_array(url, storage_options=options)
+    layout: dict[str, Any] = {"chunks": candidate.chunks, "shards": candidate.shards, "compressors": None}
+    xzarr3.create_array(**place, data=values, **layout)
+    array = xzarr3.open_array(**place)
     before = len(server.log("GET"))
     assert np.array_equal(array.get(selection, threads=1), values[selection])
     return sum("/c/" in entry["path"] for entry in server.log("GET")[before:])
 
 
-@pytest.mark.parametrize("name", slow_but(["map", "series", "region", "scan", "sample"], "series", "region"))
-@pytest.mark.parametrize(
-    ("chunks", "shards"),
-    [((1, 40, 60), None), ((24, 4, 6), None), ((6, 10, 15), (12, 40, 60)), ((3, 8, 60), (24, 40, 60))],
-)
+LAYOUTS = [((1, 40, 60), None), ((24, 4, 6), None), ((6, 10, 15), (12, 40, 60)), ((3, 8, 60), (24, 40, 60))]
+READ = [
+    *((name, *layout) for name in ("series", "region") for layout in LAYOUTS),
+    *(slow("map", *layout) for layout in LAYOUTS[::2]),
+    *(slow("scan", *layout) for layout in LAYOUTS[1::2]),
+    *(slow("sample", *layout) for layout in LAYOUTS[::3]),
+]
+
+
+@pytest.mark.parametrize(("name", "chunks", "shards"), READ)
 def test_predicted_requests_are_those_of_a_server(
     fault_server: FaultServer, name: str, chunks: tuple[int, ...], shards: tuple[int, ...] | None
 ) -> None:
@@ -110,16 +104,12 @@ def test_an_imagined_array_is_explained_as_a_real_one(tmp_path: Path, compressor
     stored = sum(store.getsize(key) or 0 for key in keys)
     target = Target("directory", 0, 1, 1e9, store.traits.request_bytes, store.traits.over_read)
     made = imagined(real.metadata, target, values.nbytes / stored)
+    off = 0 if compressors is None else 0.05
     for selection in (..., (3,), (slice(None), 7, 9), (slice(2, 9), slice(0, 30), slice(20, 50))):
-        found, expected = made.explain(selection, threads=1), real.explain(selection, threads=1)
-        assert (found.requests, found.chunks, found.units) == (
-            expected.requests,
-            expected.chunks,
-            expected.units,
-        )
-        assert found.bytes_moved == pytest.approx(
-            expected.bytes_moved, rel=0 if compressors is None else 0.05
-        )
+        found, expected = (each.explain(selection, threads=1) for each in (made, real))
+        for what in ("requests", "chunks", "units"):
+            assert getattr(found, what) == getattr(expected, what), what
+        assert found.bytes_moved == pytest.approx(expected.bytes_moved, rel=off)
 
 
 def test_a_sample_of_the_data_is_compressed() -> None:
@@ -158,13 +148,8 @@ def test_the_advice_is_what_to_zarr_takes(tmp_path: Any) -> None:
 
 
 TRANSPOSED = [{"name": "transpose", "configuration": {"order": [2, 1, 0]}}]
-PACKED = {
-    "dtype": np.dtype("int16"),
-    "scale_factor": 0.002,
-    "add_offset": 270.0,
-    "_FillValue": -32767,
-    "filters": TRANSPOSED,
-}
+PACKING = {"dtype": np.dtype("int16"), "scale_factor": 0.002, "add_offset": 270.0, "_FillValue": -32767}
+PACKED = {**PACKING, "filters": TRANSPOSED}
 
 
 def era5(number: int, *, packed: bool = True) -> xr.Dataset:
@@ -184,9 +169,13 @@ def era5(number: int, *, packed: bool = True) -> xr.Dataset:
 
 
 @pytest.mark.parametrize(
-    "source", slow_but(["memory", "dask", "engine", "path", "store", "group", "array"], "dask")
-)
-@pytest.mark.parametrize("access", [{"series": 1}, {"map": 1}])
+    ("source", "access"),
+    [
+        ("dask", {"series": 1}), ("dask", {"map": 1}), slow("memory", {"series": 1}),
+        slow("engine", {"map": 1}), slow("path", {"series": 1}), slow("store", {"map": 1}),
+        slow("group", {"series": 1}), slow("array", {"map": 1}),
+    ],
+)  # fmt: skip
 def test_encoding_keeps_packing_and_filters(source: str, access: dict[str, Any], tmp_path: Path) -> None:
     dataset = era5(400)
     here = str(tmp_path / "a")
@@ -222,10 +211,9 @@ def test_encoding_of_values_that_are_not_packed_so_is_refused_by_copy(tmp_path: 
 def test_netcdf_files_are_advised_on_as_they_would_be_stored(tmp_path: Path) -> None:
     pytest.importorskip("netCDF4")
     dataset = era5(200).drop_encoding()
-    packing = {key: value for key, value in PACKED.items() if key != "filters"}
     for at in range(2):
         dataset.isel(valid_time=slice(100 * at, 100 * at + 100)).to_netcdf(
-            tmp_path / f"{at}.nc", engine="netcdf4", encoding=dict.fromkeys(("t2m", "d2m"), packing)
+            tmp_path / f"{at}.nc", engine="netcdf4", encoding=dict.fromkeys(("t2m", "d2m"), PACKING)
         )
     opened = xr.open_mfdataset(str(tmp_path / "*.nc"), engine="netcdf4", chunks={"valid_time": 50})
     found = xzarr3.advise(opened)
@@ -271,9 +259,15 @@ class Far(xzarr3.stores.WrapperStore):
     over_read = 2.0
 
 
-@pytest.mark.parametrize("kind", ["packed", slow("float32")])
-@pytest.mark.parametrize("before", [(1, 18, 36), (1000, 18, 36), (20, 18, 36)])
-@pytest.mark.parametrize("far", [False, slow(True)])
+BEFORE = [(1, 18, 36), (1000, 18, 36), (20, 18, 36)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "far"),
+    covering(
+        ["packed", "float32"], BEFORE, [False, True], quick=[("packed", before, False) for before in BEFORE]
+    ),
+)
 def test_the_advised_layout_answers_sooner_than_the_present_one(
     kind: str, before: tuple[int, ...], far: bool, tmp_path: Path
 ) -> None:
@@ -303,11 +297,8 @@ def test_the_advised_layout_answers_sooner_than_the_present_one(
 
 
 def test_the_compressor_that_stores_least_is_chosen_if_it_is_worth_it() -> None:
-    none, zstd, lz4 = (
-        Compression("none", None, 1.0),
-        Compression("zstd", ["zstd"], 2.7),
-        Compression("lz4", ["x"], 2.1),
-    )
+    none, zstd = Compression("none", None, 1.0), Compression("zstd", ["zstd"], 2.7)
+    lz4 = Compression("lz4", ["x"], 2.1)
     assert _chosen([none, zstd, lz4]) is zstd
     assert _chosen([none, zstd._replace(ratio=1.02), lz4._replace(ratio=0.99)]) is none
     assert _chosen([zstd._replace(is_measured=False)]).name == "zstd"
@@ -339,23 +330,22 @@ def test_it_shows_what_it_found() -> None:
     assert said["candidates"][0]["chunks"] == list(found.best.chunks)
 
 
+def test_duration_has_no_exponent() -> None:
+    texts = {
+        4e-4: "0.4 ms",
+        0.0996: "100 ms",
+        0.123: "0.12 s",
+        99.4: "99 s",
+        123: "123 s",
+        4e6: "4,000,000 s",
+    }
+    assert {seconds: duration(seconds) for seconds in texts} == texts
+
+
 @pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.0004, "0.4 ms"),
-        (0.0996, "100 ms"),
-        (0.123, "0.12 s"),
-        (99.4, "99 s"),
-        (123, "123 s"),
-        (4e6, "4,000,000 s"),
-    ],
+    ("shape", "dtype"),
+    [((1,), "int8"), ((10**9,), "complex128"), ((5, 1, 3), "S7"), ((2, 3, 4, 5, 6), "complex128")],
 )
-def test_duration_has_no_exponent(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
-
-
-@pytest.mark.parametrize("shape", [(1,), (10**9,), (5, 1, 3), (2, 3, 4, 5, 6)])
-@pytest.mark.parametrize("dtype", ["int8", "complex128", "S7"])
 def test_any_shape(shape: tuple[int, ...], dtype: str) -> None:
     found = advise(shape=shape, dtype=dtype, access=dict.fromkeys(PATTERNS, 1))
     assert len(found.best.chunks) == len(shape)

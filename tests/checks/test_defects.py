@@ -77,13 +77,6 @@ def lacks(plant: Planter) -> str:
     return key
 
 
-def coordinate(plant: Planter, values: Any, **attributes: Any) -> str:
-    """Replace the coordinate."""
-    array = xzarr3.open_array(plant.store, "time", mode="r+")
-    array[...] = np.asarray(values, array.dtype)
-    return ""
-
-
 def lat(plant: Planter, values: Any, fill_value: Any = None, **attributes: Any) -> str:
     """Add a coordinate of floats."""
     xzarr3.create_array(

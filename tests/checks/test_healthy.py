@@ -10,27 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from _peers import LIBRARIES, PEERS, SAMPLE_VALUES, SAMPLES
+from _peers import DATA, KEPT_STORES, LIBRARIES, PEERS, SAMPLE_VALUES, SAMPLES, tops
 from _slow import slow
 
 import xzarr3
 
-DATA = Path(__file__).parents[1] / "data"
-STORES = sorted(path for path in DATA.glob("*/*") if path.is_dir() and path.name != "__pycache__")
-# Without a group at their root, each array is a store.
-TOPS = [
-    (store, top)
-    for store in STORES
-    for top in (
-        [""]
-        if any((store / name).exists() for name in ("zarr.json", ".zgroup", ".zarray"))
-        else sorted(
-            path.parent.relative_to(store).as_posix()
-            for name in ("zarr.json", ".zarray")
-            for path in store.rglob(name)
-        )
-    )
-]
+TOPS = [(store, top) for store in KEPT_STORES for top in tops(store)]
+NAMES = [f"{store.relative_to(DATA).as_posix()}:{top}" for store, top in TOPS]
 # What is truly wrong with them, or not read here: GDAL writes null for fill values, which version 3 forbids.
 FINDINGS = {
     "gdal-3.12.2/v3_complex64:": {"document-invalid"},
@@ -50,14 +36,12 @@ FINDINGS = {
 
 
 def test_all_writers_are_here() -> None:
-    writers = {store.parent.name.rpartition("-")[0] for store in STORES}
+    writers = {store.parent.name.rpartition("-")[0] for store in KEPT_STORES}
     assert len(writers) >= 6, writers
     assert len(TOPS) > 70
 
 
-@pytest.mark.parametrize(
-    ("store", "top"), TOPS, ids=[f"{store.relative_to(DATA)}:{top}" for store, top in TOPS]
-)
+@pytest.mark.parametrize(("store", "top"), TOPS, ids=NAMES)
 def test_kept_store_is_healthy(store: Path, top: str) -> None:
     report = xzarr3.check(xzarr3.LocalStore(store, read_only=True), top, decode="all")
     bad = {finding.code for finding in report.findings if finding.severity != "note"}
@@ -70,9 +54,8 @@ def test_kept_store_is_healthy(store: Path, top: str) -> None:
         assert array.nbytes_stored is not None
 
 
-def damaged(store: Path, tmp_path: Path) -> Path:
-    """A copy of a store in which every file of a chunk has lost its last bytes."""
-    copy = tmp_path / "copy"
+def damaged(store: Path, copy: Path) -> Path:
+    """A copy of a store in which every file of a chunk has lost its last byte."""
     shutil.copytree(store, copy)
     for path in copy.rglob("*"):
         if path.is_file() and path.suffix != ".json" and not path.name.startswith((".", "zarr.json")):
@@ -83,11 +66,10 @@ def damaged(store: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("store", "top"),
     [case if case[0].parent.name == "zarr-python-3.4.2" else slow(*case) for case in TOPS],
-    ids=[f"{store.relative_to(DATA)}:{top}" for store, top in TOPS],
+    ids=NAMES,
 )
 def test_truncated_chunks_of_a_kept_store_are_found(store: Path, top: str, tmp_path: Path) -> None:
-    """A last byte is missing from each chunk: the arrays of each writer are all found to be damaged."""
-    report = xzarr3.check(damaged(store, tmp_path), top, decode="all")
+    report = xzarr3.check(damaged(store / top, tmp_path / "copy"), decode="all")
     found = {finding.path for finding in report.findings if finding.severity == "error"}
     for path, array in report.arrays.items():
         if array.stored:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _conformance import contents
 from _fault_server import FaultServer
 from _recording import heard
 from _things import case
@@ -27,16 +28,14 @@ NUMBER = 250_000
 LIMIT = 400 * NUMBER  # bytes
 
 
-class Synthetic(Store):
-    """Holds the documents of an array, and lists as many keys as it is asked for.
+KEYS = {
+    "whole": "a/c/{}/0", "holes": "a/c/{}/0", "outside": "a/c/{}/7", "foreign": "a/notes-{}.txt",
+    "temporary": "a/c/{}.partial", "orphans": "lost-{}/c/0",
+}  # fmt: skip
 
-    Parameters
-    ----------
-    kind : {"whole", "holes", "outside", "foreign", "temporary", "orphans"}
-        What the keys are.
-    number : int
-        Number of keys.
-    """
+
+class Synthetic(Store):
+    """Holds the documents of an array, and lists as many keys as it is asked for, of one of the ``KINDS``."""
 
     def __init__(self, kind: str, number: int) -> None:
         super().__init__(read_only=True)
@@ -58,20 +57,8 @@ class Synthetic(Store):
 
     def list(self, prefix: str = "") -> Iterator[str]:
         yield from (Key(key, len(value)) for key, value in self.documents.items())
-        for at in range(self.number):
-            match self.kind:
-                case "whole":
-                    yield Key(f"a/c/{at}/0", 8)
-                case "holes":
-                    yield Key(f"a/c/{2 * at}/0", 8)
-                case "outside":
-                    yield Key(f"a/c/{at}/7", 8)
-                case "foreign":
-                    yield Key(f"a/notes-{at}.txt", 8)
-                case "temporary":
-                    yield Key(f"a/c/{at}.partial", 8)
-                case _:
-                    yield Key(f"lost-{at}/c/0", 8)
+        for at in range(0, 2 * self.number, 2) if self.kind == "holes" else range(self.number):
+            yield Key(KEYS[self.kind].format(at), 8)
 
 
 def children(*kinds: str) -> None:
@@ -185,22 +172,28 @@ def test_requests_do_not_grow_with_the_number_of_keys(number: int) -> None:
     assert t.total["requests"] <= 50, str(t)
 
 
-@pytest.mark.parametrize("number", [5, 2500])
-def test_requests_to_s3(fault_server: FaultServer, number: int) -> None:
-    """One list of a thousand keys each, the documents once, and the sampled chunks."""
-    options = {"endpoint_url": fault_server.url, "key": "k", "secret": "s", "region": "us-east-1"}
+def served(server: FaultServer, number: int) -> tuple[str, dict[str, bytes]]:
+    """The place on a server of a group with an array of so many chunks, and its keys and values."""
     held = MemoryStore()
     xzarr3.create_group(held).create_array("a", data=np.arange(1, number + 1), chunks=1)
     xzarr3.consolidate_metadata(held)
-    place = f"bucket/{uuid.uuid4().hex}.zarr"
-    fault_server.put_all({f"/{place}/{key}": bytes(held.get(key) or b"") for key in held.list()})
+    place, values = f"bucket/{uuid.uuid4().hex}.zarr", contents(held)
+    server.put_all({f"/{place}/{key}": value for key, value in values.items()})
+    return place, values
+
+
+@pytest.mark.parametrize("number", [5, 2500])
+def test_requests_to_s3(fault_server: FaultServer, number: int) -> None:
+    """One list of a thousand keys each, the documents once, and the sampled chunks."""
+    place, values = served(fault_server, number)
     fault_server.clear_log()
-    report = xzarr3.check(f"s3://{place}", storage_options={**options, "allow_http": True})
+    report = xzarr3.check(f"s3://{place}", storage_options=fault_server.storage_options)
     assert report.findings == ()
     assert report.arrays["a"].stored == number
-    assert report.arrays["a"].nbytes_stored == sum(len(held.get(k) or b"") for k in held.list() if "/c/" in k)
-    log = fault_server.log()
-    assert len(log) <= 25 + number // 1000
+    assert report.arrays["a"].nbytes_stored == sum(
+        len(value) for key, value in values.items() if "/c/" in key
+    )
+    assert len(fault_server.log()) <= 25 + number // 1000
 
 
 def test_sample_of_a_large_shard_moves_its_index_and_few_inner_chunks(tmp_path: Path) -> None:
@@ -216,18 +209,12 @@ def test_sample_of_a_large_shard_moves_its_index_and_few_inner_chunks(tmp_path: 
 
 
 def test_dataset_on_a_web_server_is_checked_by_its_consolidated_metadata(fault_server: FaultServer) -> None:
-    held = MemoryStore()
-    xzarr3.create_group(held).create_array("a", data=np.arange(1, 41), chunks=1)
-    xzarr3.consolidate_metadata(held)
-    place = f"bucket/{uuid.uuid4().hex}.zarr"
-    fault_server.put_all({f"/{place}/{key}": bytes(held.get(key) or b"") for key in held.list()})
+    place, _ = served(fault_server, 40)
     url = f"{fault_server.url}/{place}"
     report = xzarr3.check(url)
     assert [finding.code for finding in report.findings] == ["keys-unlisted"]
     assert (report.arrays["a"].read, report.arrays["a"].stored) == (8, None)
     fault_server.put(f"/{place}/a/c/7", b"\xff damaged")
     found = xzarr3.check(url, decode="all").findings
-    assert [(finding.code, finding.key) for finding in found] == [
-        ("chunk-damaged", "a/c/7"),
-        ("keys-unlisted", ""),
-    ]
+    codes = [(finding.code, finding.key) for finding in found]
+    assert codes == [("chunk-damaged", "a/c/7"), ("keys-unlisted", "")]

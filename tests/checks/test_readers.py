@@ -15,24 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 from _defects import healthy
-from _peers import find_gdal
+from _peers import DATA, KEPT_STORES, find_gdal, tops
 
 import xzarr3
 from xzarr3.checks.readers import DOCUMENTED, READERS, ROWS
-
-DATA = Path(__file__).parents[1] / "data"
-STORES = sorted(path for path in DATA.glob("*/*") if path.is_dir() and path.name != "__pycache__")
 
 
 @cache
 def reports(store: Path) -> dict[str, Any]:
     """What a check says of all arrays of a kept store, by path."""
     found: dict[str, Any] = {}
-    names = ("zarr.json", ".zgroup", ".zarray")
-    tops = [""] if any((store / name).exists() for name in names) else sorted(
-        path.parent.relative_to(store).as_posix() for name in names for path in store.rglob(name)
-    )  # fmt: skip
-    for top in tops:
+    for top in tops(store):
         found |= xzarr3.check(xzarr3.LocalStore(store, read_only=True), top, decode="none").arrays
     return found
 
@@ -155,7 +148,7 @@ def refused(name: str, store: Path, path: str) -> str | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", INSTALLED)
-@pytest.mark.parametrize("store", STORES, ids=[path.relative_to(DATA).as_posix() for path in STORES])
+@pytest.mark.parametrize("store", KEPT_STORES, ids=str)
 def test_table_agrees_with_the_library(name: str, store: Path, tmp_path: Path) -> None:
     """Of every array that is kept: what is said to be read is read but for what is listed, no more."""
     if name == "GDAL" and isinstance(find_gdal(), str):
@@ -189,14 +182,14 @@ def test_rows_say_how_they_are_known() -> None:
         assert (row.reader in INSTALLED) == (row.checked != DOCUMENTED)
 
 
-@pytest.mark.parametrize("store", [s for s in STORES if s.parent.name == "zarr-python-2.18.7"], ids=str)
+@pytest.mark.parametrize("store", [s for s in KEPT_STORES if s.parent.name == "zarr-python-2.18.7"], ids=str)
 def test_zarr_python_2_reads_what_it_wrote(store: Path) -> None:
     for path, report in reports(store).items():
         if not path.startswith("json"):  # Their codec json2 is not in zarr-python 3.
             assert report.readable_by.get("zarr-python") == "2.18.7", (path, report.not_readable_by)
 
 
-@pytest.mark.parametrize("store", STORES[::9], ids=str)
+@pytest.mark.parametrize("store", KEPT_STORES[::9], ids=str)
 def test_reasons_are_given_for_all_others(store: Path) -> None:
     for report in reports(store).values():
         assert {*report.readable_by, *report.not_readable_by} == {*READERS}

@@ -1,46 +1,21 @@
-"""The report as text and JSON, the arguments of a check, and the command line."""
+"""The report as text and JSON, and the arguments of a check; ``cli`` tests the command."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from _defects import Planter, healthy
+from _kinds import Unlisted
 from _recording import heard
 from _slow import slow
 
 import xzarr3
-from xzarr3 import LocalStore, MemoryStore, NodeNotFoundError, StoreError, cli
+from xzarr3 import MemoryStore, NodeNotFoundError, StoreError
 from xzarr3.checks.report import CODES, SEVERITIES
 from xzarr3.stores import WrapperStore
-
-Call = Callable[..., tuple[object, str, str]]
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """Runs ``xzarr3 check`` in this process; gives its status and what it prints."""
-
-    def run(*arguments: object) -> tuple[object, str, str]:
-        try:
-            status: object = cli.main(["check", *map(str, arguments)])
-        except SystemExit as ended:
-            status = ended.code
-        return (status, *capsys.readouterr())
-
-    return run
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Path:
-    healthy(3, LocalStore(tmp_path / "s.zarr"))
-    return tmp_path / "s.zarr"
 
 
 def test_text_of_a_healthy_store() -> None:
@@ -75,10 +50,8 @@ def test_count_of_a_finding_about_many_chunks_is_one() -> None:
     for at in range(5):
         root.store.set(f"lost/c/{at}", b"1")
     report = xzarr3.check(root.store)
-    assert [(each.code, each.count) for each in report.findings] == [
-        ("chunks-orphan", 5),
-        ("chunks-missing", 1000),
-    ]
+    counts = [(each.code, each.count) for each in report.findings]
+    assert counts == [("chunks-orphan", 5), ("chunks-missing", 1000)]
     assert (report.count("warning"), report.count("note")) == (1, 1)
     assert "0 errors, 1 warning, 1 note" in str(report)
 
@@ -124,12 +97,6 @@ def test_text_fits_on_a_screen(nodes: int) -> None:
     assert any(line.strip().startswith("and ") for line in lines)
     assert lines[-2].split() == ["what", "to", "do"]
     assert lines[-1] == f"chunk-empty  {CODES['chunk-empty'].remedy}"
-
-
-def test_text_is_safe_to_print() -> None:
-    store = healthy(3)
-    store.set("t2m/c/\x1b[2J", b"1")
-    assert "\x1b" not in str(xzarr3.check(store))
 
 
 def test_json_has_everything() -> None:
@@ -206,13 +173,9 @@ def test_part_of_a_hierarchy_is_checked_alone() -> None:
     assert [each.path for each in xzarr3.check(store, "deep").findings] == ["deep/x"]
     report = xzarr3.check(store, "deep/x")
     assert (list(report.arrays), len(report.findings)) == (["deep/x"], 1)
-    before = store.get("deep/x/zarr.json")
     Planter(store, 3).edit("deep/x/zarr.json", lambda d: d["attributes"].update(a=1), copy=False)
-    assert [each.code for each in xzarr3.check(store, "deep").errors] == [
-        "consolidated-differs",
-        "chunk-empty",
-    ]
-    store.set("deep/x/zarr.json", before)
+    errors = [each.code for each in xzarr3.check(store, "deep").errors]
+    assert errors == ["consolidated-differs", "chunk-empty"]
 
 
 class Unreadable(WrapperStore):
@@ -229,15 +192,6 @@ def test_value_that_cannot_be_read_is_a_finding() -> None:
     (finding,) = report.findings
     assert (finding.code, finding.key) == ("chunk-unreadable", "t2m/c/0/1")
     assert "the disk has failed" in finding.meaning
-
-
-class Unlisted(WrapperStore):
-    """Cannot list, as a web server."""
-
-    listable = False  # type: ignore[assignment]
-
-    def _check_listable(self, operation: str) -> Any:
-        raise xzarr3.StoreCapabilityError("it cannot list")
 
 
 def test_a_group_of_which_nothing_can_be_found_is_not_called_sound() -> None:
@@ -260,42 +214,3 @@ def test_store_that_cannot_list_is_checked_by_its_consolidated_metadata(zarr_for
     store.set(plant.chunk("packed", 1, 1), b"\xff no chunk")
     codes = {each.code for each in xzarr3.check(Unlisted(store), decode="all").errors}
     assert codes == {"chunk-empty", "chunk-damaged"}
-
-
-# The command
-
-
-def test_command_of_a_healthy_store_exits_with_0(local: Path, call: Call) -> None:
-    status, out, err = call(local)
-    assert (status, err) == (0, "")
-    assert out == f"{xzarr3.check(local)}\n"
-
-
-def test_command_exits_with_1_after_errors_only(local: Path, call: Call) -> None:
-    LocalStore(local).set("t2m/c/7/7", b"1")
-    assert call(local)[0] == 0
-    LocalStore(local).set("t2m/c/0/0", b"")
-    status, out, _ = call(local, "t2m", "--decode", "none")
-    assert status == 1
-    assert "chunk-empty" in out
-    status, out, _ = call(local, "--json", "--decode=all", "--threads", 2)
-    assert (status, json.loads(out)["ok"]) == (1, False)
-    assert call(local, "deep")[0] == 0
-
-
-@pytest.mark.parametrize("arguments", [("no.zarr",), ("{}", "no/such"), ("{}", "--option", "no_such=1")])
-def test_command_exits_with_2_if_nothing_can_be_checked(
-    local: Path, call: Call, arguments: tuple[str, ...]
-) -> None:
-    status, out, err = call(*(str(local) if each == "{}" else each for each in arguments))
-    assert (status, out) == (2, "")
-    message, hint = err.splitlines()
-    assert (message[:8], hint[:6]) == ("xzarr3: ", "hint: ")
-
-
-def test_command_as_a_process(local: Path) -> None:
-    (local / "t2m/c/0/0").write_bytes(b"")
-    command = [sys.executable, "-m", "xzarr3", "check", str(local)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "chunk-empty" in done.stdout

@@ -71,15 +71,9 @@ def test_every_killed_replacement_is_found_and_recovered() -> None:
 
 @pytest.mark.parametrize(
     ("said", "code"),
-    [
-        ({}, "write-leftover"),
-        ({"plan": "x"}, "write-resumable"),
-        ({"left": False}, "write-unknown"),
-    ],
+    [({}, "write-leftover"), ({"plan": "x"}, "write-resumable"), ({"left": False}, "write-unknown")],
 )
-@pytest.mark.parametrize("kind", ["memory", "local"])
-def test_lease_tells_whose_write_it_is(kind: str, said: dict[str, Any], code: str, tmp_path: Path) -> None:
-    store: Store = MemoryStore() if kind == "memory" else LocalStore(tmp_path)
+def test_lease_tells_whose_write_it_is(store: Store, said: dict[str, Any], code: str) -> None:
     xzarr3.create_array(store, "a", data=[1, 2])
     store.set(lease_key("a/"), replace(DEAD, **said).text())
     report = xzarr3.check(store)

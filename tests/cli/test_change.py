@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import xzarr3
@@ -19,7 +18,6 @@ Call = Callable[..., tuple[int, str, str]]
     ("options", "layouts"),
     [
         (("--chunks", "time=4,lat=6"), {"sst": ((4, 6, 12), None), "lat": ((6,), None)}),
-        (("--chunks", "time=-1"), {"sst": ((8, 3, 12), None), "deep/salt": ((8, 2), None)}),
         (("--chunks", "4,3,12", "--source-path", "sst"), {"": ((4, 3, 12), None)}),
         (("--chunks", "1kB"), {"lat": ((6,), None)}),
         (("--chunks", "auto"), {"sst": ((8, 6, 12), None)}),
@@ -54,15 +52,6 @@ def test_resume_goes_on_and_keeps_what_is_finished(folder: Path, call: Call) -> 
     assert xzarr3.diff("ocean.zarr", "r.zarr", encoding=False).ok
 
 
-def test_no_shards(folder: Path, call: Call) -> None:
-    data = np.arange(100).reshape(10, 10)
-    xzarr3.create_array("s.zarr", data=data, chunks=(2, 2), shards=(10, 10))
-    assert call("copy", "s.zarr", "c.zarr", "--shards", "none", "-q") == (0, "", "")
-    copied = xzarr3.open_array("c.zarr")
-    assert (copied.chunks, copied.shards) == ((2, 2), None)
-    np.testing.assert_array_equal(copied[...], data)
-
-
 def test_advice_gives_each_array_its_layout(folder: Path, call: Call) -> None:
     status, _, err = call("copy", "ocean.zarr", "r.zarr", "--advice", "--access", "series")
     assert (status, err) == (0, "")
@@ -83,11 +72,20 @@ def test_advice_for_nothing_is_an_error(folder: Path, call: Call) -> None:
 
 def test_codecs(folder: Path, call: Call) -> None:
     gzip = json.dumps({"name": "gzip", "configuration": {"level": 1}})
-    assert call("copy", "ocean.zarr", "r.zarr", "-q", "--compressor", "crc32c", "--compressor", gzip)[0] == 0
+    delta = json.dumps({"id": "delta", "dtype": "<i8"})
+    quiet = ("copy", "ocean.zarr", "r.zarr", "-q", "--overwrite")
+    assert call(*quiet, "--compressor", "crc32c", "--compressor", gzip)[0] == 0
     assert [each.name for each in xzarr3.open_array("r.zarr", "sst").compressors] == ["crc32c", "gzip"]
-    assert call("copy", "ocean.zarr", "n.zarr", "-q", "--compressor", "none")[0] == 0
-    assert xzarr3.open_array("n.zarr", "sst").compressors == ()
     assert xzarr3.diff("ocean.zarr", "r.zarr", encoding=False).ok
+    assert call(*quiet, "--compressor", "none")[0] == 0
+    assert xzarr3.open_array("r.zarr", "sst").compressors == ()
+    given = ("--source-path", "time", "--path", "deep/t", "--filter", delta, "--serializer", "bytes")
+    assert call("copy", "ocean.zarr", "s.zarr", "-q", "--format", "2", *given) == (0, "", "")
+    assert json.loads(Path("s.zarr/deep/t/.zarray").read_text())["filters"] == [json.loads(delta)]
+    given = ("copy", "s.zarr", "n.zarr", "--filter", "none", "--compressor", "gzip", "--format", "3-draft")
+    assert call(*given)[0] == 0
+    copied = xzarr3.open_array("n.zarr", "deep/t")
+    assert (copied.filters, copied[...].tolist()) == ((), list(range(8)))
 
 
 def test_json_has_the_nodes(folder: Path, call: Call) -> None:

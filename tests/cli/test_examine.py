@@ -49,11 +49,18 @@ def test_diff_that_cannot_read_exits_with_2(folder: Path, call: Call) -> None:
 
 
 def test_status_of_check(folder: Path, call: Call) -> None:
-    assert call("check", "ocean.zarr")[0] == 0
+    assert call("check", "ocean.zarr") == (0, f"{xzarr3.check('ocean.zarr')}\n", "")
+    xzarr3.LocalStore("ocean.zarr").set("sst/c/7/7/7", b"1")
+    status, out, _ = call("check", "ocean.zarr")
+    assert (status, "chunk-outside" in out) == (0, True), "a warning only"
     Path("ocean.zarr/sst/c/0/0/0").write_bytes(b"")
-    status, out, _ = call("check", "ocean.zarr", "--json")
-    assert status == 1
-    assert json.loads(out)["findings"][0]["code"] == "chunk-empty"
+    status, out, _ = call("check", "ocean.zarr", "sst", "--decode", "none")
+    assert (status, "chunk-empty" in out) == (1, True)
+    status, out, _ = call("check", "ocean.zarr", "--json", "--decode=all", "--threads", 2)
+    found = json.loads(out)
+    assert (status, found["ok"], found["decode"]) == (1, False, "all")
+    assert "chunk-empty" in {each["code"] for each in found["findings"]}
+    assert call("check", "ocean.zarr", "deep")[0] == 0
 
 
 def test_advise(folder: Path, call: Call) -> None:

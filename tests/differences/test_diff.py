@@ -221,6 +221,8 @@ def test_what_cannot_be_read_is_a_problem_and_the_rest_is_compared() -> None:
     b.store.set("bad/zarr.json", b"{")
     found = xzarr3.diff(a.store, b.store)
     assert [path for path, _ in found.problems] == ["bad", "deep/a"]
+    (reverse,) = (told for path, told in xzarr3.diff(b.store, a.store).problems if path == "deep/a")
+    assert [found.problems[1][1][:5], reverse[:5]] == ["in b:", "in a:"]
     assert [each.path for each in found.values] == ["b"]
     assert found.compared == 64 - 6
     assert not found.ok
@@ -249,19 +251,6 @@ def test_each_chunk_is_read_once_where_chunks_fit() -> None:
     with xzarr3.trace() as traced:
         assert xzarr3.diff(*stores, encoding=False).ok
     assert traced.total["requests"] <= 2 * 30 + 12
-
-
-def test_text_is_safe_and_short() -> None:
-    hostile = "a\x1b[2J\u202e"
-    a, b = MemoryStore(), MemoryStore()
-    one, other = xzarr3.create_group(a), xzarr3.create_group(b, attributes={hostile: hostile * 1000})
-    for at in range(400):
-        one.create_array(f"{hostile}{at}", shape=1, dtype="i1")
-    other.create_array(f"{hostile}0", data=[hostile], dtype="string")
-    text = str(xzarr3.diff(a, b))
-    assert "\x1b" not in text
-    assert len(text.splitlines()) < 210
-    assert "\x1b" not in xzarr3.diff(a, b)._repr_html_()
 
 
 def test_arguments_are_checked() -> None:
@@ -386,16 +375,6 @@ def test_differences_of_fields_have_all_digits() -> None:
     one, other = (np.array([(value,)], [("a", "f8")]) for value in (0.1234567891, 0.1234567892))
     found = xzarr3.diff(_array(data=one), _array(data=other))
     assert found.values[0].first == (((0,), "(0.1234567891,)", "(0.1234567892,)"),)
-
-
-def test_a_problem_names_the_side() -> None:
-    stores = []
-    for _ in range(2):
-        stores.append(_data([1, 2, 3, 4], "i4", chunks=2))
-        stores[-1].set("c/1", b"damaged")
-    found = xzarr3.diff(*stores)
-    assert [problem[:5] for _, problem in found.problems] == ["in a:", "in b:"]
-    assert found.compared == 2
 
 
 def test_many_problems_are_told_to_be_more() -> None:

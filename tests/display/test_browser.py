@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from _examples import examples
+from _things import case
 
 PICTURES = Path(__file__).parents[2] / ".pictures"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -108,9 +109,8 @@ def test_nothing_is_wider_than_its_box(
     found = measured(browser, file)
     assert [each["name"] for each in found] == list(sources)
     for each in found:
-        assert (each["wide"], each["outside"], each["drawn"], each["scripts"]) == ([], [], [], 0), each[
-            "name"
-        ]
+        with case(each["name"]):
+            assert (each["wide"], each["outside"], each["drawn"], each["scripts"]) == ([], [], [], 0)
 
 
 def brightness(color: str) -> float:
@@ -118,24 +118,14 @@ def brightness(color: str) -> float:
     return (0.299 * red + 0.587 * green + 0.114 * blue) / 255
 
 
+JUPYTER = 'data-jp-theme-light="{}" style="--jp-layout-color0:{};--jp-content-font-color0:{}"'
+CODE = 'class="vscode-{}" style="--vscode-editor-background:{};--vscode-editor-foreground:{}"'
 THEMES = {
     "a plain page": ("", None),
-    "JupyterLab, light": (
-        'data-jp-theme-light="true" style="--jp-layout-color0:#fff;--jp-content-font-color0:#111"',
-        False,
-    ),
-    "JupyterLab, dark": (
-        'data-jp-theme-light="false" style="--jp-layout-color0:#111;--jp-content-font-color0:#eee"',
-        True,
-    ),
-    "VS Code, light": (
-        'class="vscode-light" style="--vscode-editor-background:#fff;--vscode-editor-foreground:#222"',
-        False,
-    ),
-    "VS Code, dark": (
-        'class="vscode-dark" style="--vscode-editor-background:#1e1e1e;--vscode-editor-foreground:#ddd"',
-        True,
-    ),
+    "JupyterLab, light": (JUPYTER.format("true", "#fff", "#111"), False),
+    "JupyterLab, dark": (JUPYTER.format("false", "#111", "#eee"), True),
+    "VS Code, light": (CODE.format("light", "#fff", "#222"), False),
+    "VS Code, dark": (CODE.format("dark", "#1e1e1e", "#ddd"), True),
 }
 
 
@@ -164,10 +154,11 @@ def test_light_and_dark(browser: str, sources: dict[str, str], tmp_path: Path, d
         is_dark = THEMES[each["name"]][1]
         text, ground = map(brightness, each["colors"])
         face = brightness(each["face"][0])
-        if dark_system if is_dark is None else is_dark:
-            assert (ground < 0.2, text > 0.8, face < 0.4) == (True, True, True), each["name"]
-        else:
-            assert (ground > 0.9, text < 0.3, face > 0.8) == (True, True, True), each["name"]
+        with case(each["name"]):
+            if dark_system if is_dark is None else is_dark:
+                assert (ground < 0.2, text > 0.8, face < 0.4) == (True, True, True)
+            else:
+                assert (ground > 0.9, text < 0.3, face > 0.8) == (True, True, True)
 
 
 @pytest.mark.slow

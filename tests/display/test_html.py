@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from _examples import HOSTILE, examples
+from _kinds import Unlisted
 from _page import Page
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -82,13 +83,6 @@ def test_few_documents_are_read_to_show_a_group(consolidated: bool) -> None:
 
 
 def test_a_group_that_cannot_be_listed_says_so() -> None:
-    class Unlisted(xzarr3.WrapperStore):
-        """Cannot list."""
-
-        @property
-        def listable(self) -> bool:
-            return False
-
     store = xzarr3.MemoryStore()
     xzarr3.create_group(store, attributes={"a": 1})
     page = Page(xzarr3.open_group(Unlisted(store))._repr_html_())

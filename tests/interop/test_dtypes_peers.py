@@ -147,11 +147,9 @@ def test_both_take_the_same_from_users(spec: Any, zarr_format: Any) -> None:
     assert mine.to_json(2) == plain(quietly(lambda: other.to_json(zarr_format=2)))
 
 
-@pytest.mark.parametrize("name", NUMERIC)
-def test_defaults_are_the_same(name: str) -> None:
-    assert parse_dtype(name).default_scalar() == peer(name).default_scalar()
-    for dtype in ("S3", "<U2", "V4"):
-        assert parse_dtype(dtype).default_scalar() == peer(dtype).default_scalar()
+def test_defaults_are_the_same() -> None:
+    for dtype in (*NUMERIC, "S3", "<U2", "V4"):
+        assert parse_dtype(dtype).default_scalar() == peer(dtype).default_scalar(), dtype
     for dtype in ("M8[s]", "m8[s]"):
         assert np.isnat(parse_dtype(dtype).default_scalar())
         assert np.isnat(peer(dtype).default_scalar())

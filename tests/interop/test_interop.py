@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 from _peers import (
     BIG,
     CRC32C,
+    DATA,
     DTYPES,
     LIBRARIES,
     LITTLE,
@@ -42,20 +44,19 @@ import xzarr3
 DIRECTIONS = [pair for peer in PEERS for pair in (("xzarr3", peer), (peer, "xzarr3"))]
 Direction = tuple[Library, Library]
 
-_found: dict[str, Library | str] = {}
+
+@cache
+def found_library(name: str) -> Library | str:
+    """The library, or why it is not here."""
+    try:
+        return LIBRARIES[name]()
+    except ImportError as error:
+        return f"{name} is not installed: {error}"
 
 
 def library(name: str) -> Library:
-    """The library, or a skip that says why it is not here."""
-    if name not in _found:
-        try:
-            _found[name] = LIBRARIES[name]()
-        except ImportError as error:
-            _found[name] = f"{name} is not installed: {error}"
-    found = _found[name]
-    if isinstance(found, str):
-        pytest.skip(found)
-    return found
+    found = found_library(name)
+    return pytest.skip(found) if isinstance(found, str) else found
 
 
 def zarr_python() -> Any:
@@ -283,19 +284,14 @@ def test_chunk_keys(direction: Direction, name: str, separator: str, tmp_path: P
     request = Request(keys={"name": name, "configuration": {"separator": separator}})
     values = noise(request)
     values[4:8] = values[:, 5:10] = 0
-    writer.save(tmp_path / "a", request, values)
-    assert keys(tmp_path / "a") == KEYS[name, separator]
-    assert_same_bits(reader.read(tmp_path / "a"), values)
-
-
-@pytest.mark.parametrize(("name", "key"), [("default", "c"), ("v2", "0")])
-def test_chunk_key_of_no_dimensions(direction: Direction, name: str, key: str, tmp_path: Path) -> None:
-    writer, reader = direction
-    encoding = {"name": name, "configuration": {"separator": "."}}
-    request = Request(shape=(), chunks=(), keys=encoding)
-    writer.save(tmp_path / "a", request, np.float32(1.5))
-    assert keys(tmp_path / "a") == {key}
-    assert_same_bits(reader.read(tmp_path / "a"), np.array(1.5, "float32"))
+    scalar = replace(request, shape=(), chunks=())
+    of_scalar = {"default": {"c"}, "v2": {"0"}}[name]
+    cases = ((request, values, KEYS[name, separator]), (scalar, np.array(1.5, "f4"), of_scalar))
+    for at, (made, wanted, named) in enumerate(cases):
+        path = tmp_path / str(at)
+        writer.save(path, made, wanted)
+        assert keys(path) == named
+        assert_same_bits(reader.read(path), wanted)
 
 
 @pytest.mark.parametrize("layout", SOME_LAYOUTS)
@@ -421,9 +417,8 @@ def test_resize_and_append(direction: Direction, layout: str, tmp_path: Path) ->
     changer.append(tmp_path / "a", more)
     values = np.concatenate([values, more])
     assert_same_bits(reader.read(tmp_path / "a"), values)
-    changer.resize(
-        tmp_path / "a", (8, 10)
-    )  # At the edges of chunks: what else is cut off is up to the library.
+    # At the edges of chunks: what else is cut off is up to the library.
+    changer.resize(tmp_path / "a", (8, 10))
     assert_same_bits(reader.read(tmp_path / "a"), values[:8, :10])
     changer.resize(tmp_path / "a", (9, 20))
     grown = np.full((9, 20), -1, "int32")
@@ -556,15 +551,6 @@ def test_consolidated_metadata_are_kept_up_to_date(tmp_path: Path) -> None:
     assert "time" not in seen
 
 
-def test_use_consolidated_false_sees_what_zarr_python_added(tmp_path: Path) -> None:
-    path, zarr = tmp_path / "g", zarr_python()
-    write_tree(path, xzarr3)
-    xzarr3.consolidate_metadata(path)
-    zarr.create_array(str(path), name="ocean/new", data=np.ones(3, "float32"))
-    assert "ocean/new" not in xzarr3.open_group(path)
-    assert_same_bits(xzarr3.open_group(path, use_consolidated=False)["ocean/new"][...], np.ones(3, "float32"))
-
-
 # Documents
 
 
@@ -615,14 +601,13 @@ FEW_DTYPES = ("bool", "int16", "float64", "complex64")
 """One of each kind and size; of the others, documents differ in the type, the fill value and its size."""
 
 
+def with_dtypes(every: Iterable[str], *closely: str) -> Iterable[tuple[str, str]]:
+    """Each with few data types, and these with all of them."""
+    return dict.fromkeys([*itertools.product(every, FEW_DTYPES), *itertools.product(closely, DTYPES)])
+
+
 @pytest.mark.parametrize(
-    ("layout", "dtype"),
-    dict.fromkeys(
-        [
-            *itertools.product(LAYOUTS, FEW_DTYPES),
-            *itertools.product(("defaults", "transpose-big-blosc", "shard-inner-transpose"), DTYPES),
-        ]
-    ),
+    ("layout", "dtype"), with_dtypes(LAYOUTS, "defaults", "transpose-big-blosc", "shard-inner-transpose")
 )
 def test_documents_of_tensorstore(layout: str, dtype: str, tmp_path: Path) -> None:
     plain = Request(dtype=dtype, codecs=(LITTLE,), names=("lat", None), attributes=ATTRIBUTES)
@@ -656,13 +641,7 @@ OPTIONS: dict[str, Callable[[Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize(
-    ("options", "dtype"),
-    dict.fromkeys(
-        [
-            *itertools.product(OPTIONS, FEW_DTYPES),
-            *itertools.product(("defaults", "blosc-defaults", "big", "shards", "fill"), DTYPES),
-        ]
-    ),
+    ("options", "dtype"), with_dtypes(OPTIONS, "defaults", "blosc-defaults", "big", "shards", "fill")
 )
 def test_documents_of_zarr_python(options: str, dtype: str, tmp_path: Path) -> None:
     """The same call gives the same document; the codecs passed to both are zarr-python's own."""
@@ -838,7 +817,6 @@ def test_stores_of_gdal(bindings: GdalBindings, options: dict[str, str], dtype: 
 
 # Stores that were kept
 
-DATA = Path(__file__).parents[1] / "data"
 KEPT = sorted(path.relative_to(DATA).as_posix() for path in DATA.glob("*/*sharded"))
 
 

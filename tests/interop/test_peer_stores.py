@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import pickle
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from _peers import DATA
+from _things import module_at
 
 import xzarr3
 
 AnyArray = npt.NDArray[Any]
 Record = dict[str, Any]
 
-DATA = Path(__file__).parents[1] / "data"
 STORES = sorted(path.relative_to(DATA).as_posix().removesuffix(".json") for path in DATA.glob("*/*.json"))
 WRITERS = {"gdal", "netcdf-c", "tensorstore", "xarray", "zarr-python"}
 # Names of dimensions are stored as attributes where a format has no place for them.
@@ -46,11 +45,7 @@ NO_TEXT = {
 # A byte has bits that values of these types do not use.
 NARROW = ("int2", "int4", "float4_e2m1fn")
 
-_spec = importlib.util.spec_from_file_location("_expected", DATA / "_expected.py")
-assert _spec is not None
-assert _spec.loader is not None
-_expected = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_expected)
+_expected = module_at(DATA / "_expected.py")
 
 
 @cache

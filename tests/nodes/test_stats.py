@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _kinds import Unlisted
 
 import xzarr3
 from xzarr3 import MemoryStore
@@ -86,21 +87,15 @@ def test_elements_of_variable_size_have_no_ratio() -> None:
     assert "?" in str(found)
 
 
-class _Unlisted(WrapperStore):
-    @property
-    def listable(self) -> bool:
-        return False
-
-
 def test_a_store_that_cannot_list_is_asked_unless_there_are_many_units() -> None:
     inner = MemoryStore()
     array = xzarr3.create_array(inner, shape=(8,), chunks=2, dtype="i1", compressors=None)
     array[:4] = 1
-    found = xzarr3.stats(_Unlisted(inner))
+    found = xzarr3.stats(Unlisted(inner))
     assert (found.arrays[""].stored, found.arrays[""].nbytes_stored) == (2, 4)
     assert (found.documents, found.nbytes_stored) == (None, None)
     xzarr3.create_array(inner, shape=(5000,), chunks=1, dtype="i1", overwrite=True)
-    assert xzarr3.stats(_Unlisted(inner)).arrays[""].stored is None
+    assert xzarr3.stats(Unlisted(inner)).arrays[""].stored is None
 
 
 class _Sizeless(WrapperStore):

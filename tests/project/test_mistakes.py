@@ -5,6 +5,7 @@ The rules for all messages are here as well.
 
 from __future__ import annotations
 
+import ast
 import pickle
 import re
 import shutil
@@ -29,6 +30,31 @@ MOST_FRAMES = 4
 LONGEST = 400
 """Most characters of a message before a list of names."""
 LIST = re.compile(r"(accepted|has|have|knows): ")
+
+
+def strings() -> Iterator[str]:
+    """The strings of the package that are no docstrings, with braces for what f-strings insert."""
+    for path in Path(xzarr3.__file__).parent.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Expr):
+                node.value = ast.Constant(None)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                parts = (each.value if isinstance(each, ast.Constant) else "{}" for each in node.values)
+                yield "".join(map(str, parts))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+            elif isinstance(node, ast.keyword) and node.arg == "accepted":
+                yield f"accepted: {ast.unparse(node.value).lstrip('f').strip(chr(39))}"
+
+
+VERBS = "call|choose|correct|create|give|install|leave|make|open|pass|pip|raise|read|repeat|use|wait|write"
+
+
+@pytest.mark.parametrize("not_said", [rf"accepted: ({VERBS})\b(?!=)", r"\b(somebody|someone|whoever)\b"])
+def test_words_that_no_message_has(not_said: str) -> None:
+    assert [text for text in strings() if re.search(not_said, text)] == []
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +84,8 @@ def check_manners(error: BaseException) -> None:
     text = str(error)
     assert "\n" not in text
     assert len(LIST.split(text)[0]) <= LONGEST
-    assert (
-        len(traceback.extract_tb(error.__traceback__)) - 2 <= MOST_FRAMES
-    )  # without `made` and the own line
+    frames = len(traceback.extract_tb(error.__traceback__)) - 2  # Without `made` and the own line.
+    assert frames <= MOST_FRAMES
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again)) == (type(error), text)
 

@@ -6,6 +6,7 @@ import importlib
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,12 +60,9 @@ def test_arguments_of_create_array(name: str) -> None:
 
 
 def test_arguments_with_one_meaning_get_one_hint() -> None:
-    for create in (
-        xzarr3.create_array,
-        lambda store, **options: xzarr3.group(store).create_array("x", **options),
-    ):
+    for create in (partial(xzarr3.create_array, xzarr3.MemoryStore()), xzarr3.group().create_array):
         with pytest.raises(TypeError, match="for 'zlib', 'complevel' use compressors=") as caught:
-            create(xzarr3.MemoryStore(), **FIELD, zlib=True, complevel=9)
+            create("x", **FIELD, zlib=True, complevel=9)
         assert str(caught.value).count("gzip") == 1
         assert "{'level': 9}" in str(caught.value)
 
@@ -117,28 +115,26 @@ def test_arguments_of_other_functions(call: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("encoding", "texts"),
+    ("encoding", "told"),
     [
-        ({"zlib": True}, ["for 'zlib' use compressors={'name': 'gzip', 'configuration': {'level': 5}}; acc"]),
+        ({"zlib": True}, "for 'zlib' use compressors={'name': 'gzip', 'configuration': {'level': 5}}; acc"),
         (
             {"zlib": True, "complevel": 9},
-            ["; for 'zlib', 'complevel' use compressors={'name': 'gzip', 'configuration': {'level': 9}}; a"],
+            "; for 'zlib', 'complevel' use compressors={'name': 'gzip', 'configuration': {'level': 9}}; a",
         ),
-        ({"chunksizes": (2,)}, ["for 'chunksizes' use chunks="]),
-        ({"compressor": "zstd"}, ["for 'compressor' use compressors="]),
-        ({"contiguous": True}, ["chunks=-1"]),
-        ({"shuffle": True}, ["BloscCodec"]),
-        ({"fletcher32": True}, ["crc32c"]),
-        ({"chunk": 2}, ["did you mean 'chunks'"]),
-        ({"fillvalue": 2}, ["did you mean 'fill_value'"]),
+        ({"chunksizes": (2,)}, "for 'chunksizes' use chunks="),
+        ({"compressor": "zstd"}, "for 'compressor' use compressors="),
+        ({"shuffle": True}, "BloscCodec"),
+        ({"fletcher32": True}, "crc32c"),
+        ({"chunk": 2}, "did you mean 'chunks'"),
     ],
 )
-def test_keys_of_encodings(encoding: dict[str, Any], texts: list[str]) -> None:
+def test_keys_of_encodings(encoding: dict[str, Any], told: str) -> None:
     dataset = xr.Dataset({"t": ("x", np.arange(4))})
     store = xzarr3.MemoryStore()
     with pytest.raises(ValueError, match="unexpected encoding") as caught:
         xzarr3.to_zarr(dataset, store, encoding={"t": encoding})
-    assert [text for text in texts if text not in str(caught.value)] == []
+    assert told in str(caught.value)
     assert caught.value.__notes__ == ["raised for variable 't' of dtype int64"]
     assert not list(store.list())
 
@@ -188,27 +184,6 @@ for module in pkgutil.walk_packages(xzarr3.__path__, "xzarr3."):
         importlib.import_module(module.name)
 assert kinds == {name: type(getattr(xzarr3, name)) for name in xzarr3.__all__}
 """
-
-
-LOADED = """
-import sys, numpy
-before = set(sys.modules)
-import xzarr3
-loaded = sys.modules.keys() - before
-own = {name for name in loaded if name.startswith("xzarr3")}
-later = ("advice", "checks", "commit", "copying", "dask", "differences", "formats.draft.arrays")
-later += ("formats.v2.parse", "io.explain", "io.native", "nodes.resize", "stores.local", "xarray")
-heavy = {"google_crc32c", "hashlib", "importlib.metadata", "json", "logging", "lzma", "numcodecs", "secrets"}
-heavy |= {"shutil", "socket", "urllib.parse", "zstandard"}
-print(len(own), *loaded & ({f"xzarr3.{name}" for name in later} | heavy))
-"""
-
-
-def test_importing_xzarr3_imports_few_modules() -> None:
-    done = subprocess.run([sys.executable, "-c", LOADED], check=True, capture_output=True, text=True)
-    own, *unwanted = done.stdout.split()
-    assert unwanted == []
-    assert int(own) <= 100
 
 
 @pytest.mark.slow

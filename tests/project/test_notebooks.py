@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
 import re
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import nbformat
 import pytest
+from _things import module_at
 from nbformat import NotebookNode
 
 ROOT = Path(__file__).parents[2]
@@ -32,17 +31,6 @@ each_that_runs = pytest.mark.parametrize(
 def load(name: str) -> NotebookNode:
     notebook: NotebookNode = nbformat.read(NOTEBOOKS[name], as_version=4)
     return notebook
-
-
-def script() -> ModuleType:
-    """ci/notebooks.py, as a module."""
-    spec = importlib.util.spec_from_file_location("ci_notebooks", ROOT / "ci" / "notebooks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def outputs(notebook: NotebookNode) -> list[NotebookNode]:
@@ -86,7 +74,7 @@ def test_stored_notebook_is_fit_to_publish(name: str) -> None:
 @pytest.mark.slow
 @each_that_runs
 def test_notebook_runs_and_gives_the_stored_texts(name: str) -> None:
-    notebook, runner = load(name), script()
+    notebook, runner = load(name), module_at(ROOT / "ci" / "notebooks.py")
     stored = texts(notebook)
     runner.execute(notebook)
     assert texts(notebook) == stored
