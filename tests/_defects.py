@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 import xzarr3
 from xzarr3 import MemoryStore, Store
-from xzarr3.formats.base import node_prefix
 
 FORMATS: tuple[Any, ...] = (3, 2, "3-draft")
 TIME = {"units": "days since 2001-01-01", "calendar": "standard"}
@@ -38,39 +36,25 @@ def healthy(zarr_format: Any, store: Store | None = None) -> Store:
     return store
 
 
-@dataclass
 class Planter:
-    """Plants defects in a store.
+    """Plants defects in a store of a format."""
 
-    Parameters
-    ----------
-    store : Store
-    zarr_format : {3, 2, "3-draft"}
-    """
-
-    store: Any
-    zarr_format: Any
-    format: Any = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.format = xzarr3.open_group(self.store, use_consolidated=False).format
+    def __init__(self, store: Any, zarr_format: Any) -> None:
+        self.store, self.zarr_format = store, zarr_format
+        self.format: Any = xzarr3.open_group(store, use_consolidated=False).format
 
     def chunk(self, path: str, *coords: int) -> str:
         """The key of a chunk."""
         array = xzarr3.open_array(self.store, path)
         return self.format.keys(path).chunks + array.metadata.chunk_key_encoding.key(coords)
 
-    def document(self, path: str, *, array: bool = True) -> str:
-        """The key of the document that defines a node."""
-        if array:
-            return str(self.format.keys(path).array)
-        if self.zarr_format == 2:
-            return node_prefix(path) + ".zgroup"
-        return str(self.format.keys(path).attributes(array=False))
+    def document(self, path: str) -> str:
+        """The key of the document that defines an array."""
+        return str(self.format.keys(path).array)
 
-    def attributes(self, path: str, *, array: bool = True) -> str:
-        """The key of the document that has the attributes of a node."""
-        return str(self.format.keys(path).attributes(array=array))
+    def attributes(self, path: str) -> str:
+        """The key of the document that has the attributes of an array."""
+        return str(self.format.keys(path).attributes(array=True))
 
     def edit(self, key: str, change: Callable[[dict[str, Any]], object], *, copy: bool = True) -> str:
         """Change a document; with ``copy``, its consolidated copy follows."""
@@ -86,27 +70,27 @@ class Planter:
         if self.zarr_format != "3-draft":
             xzarr3.consolidate_metadata(self.store)
 
-    def set_attributes(self, path: str, *, array: bool = True, **attributes: Any) -> str:
-        """Set attributes of a node, whatever they are."""
+    def set_attributes(self, path: str, **attributes: Any) -> str:
+        """Set attributes of an array, whatever they are."""
 
         def change(document: dict[str, Any]) -> None:
             place = document if self.zarr_format == 2 else document.setdefault("attributes", {})
             place.update(attributes)
 
-        return self.edit(self.attributes(path, array=array), change)
+        return self.edit(self.attributes(path), change)
 
-    def shards(self, **given: Any) -> str:
+    def shards(self) -> str:
         """Add an array of one shard of 4 inner chunks without a compressor; returns the key of the shard."""
         array = xzarr3.create_array(
             self.store, "shards", data=np.arange(1, 17, dtype="int16").reshape(4, 4), chunks=(2, 2),
-            shards=(4, 4), compressors=None, **given,
+            shards=(4, 4), compressors=None,
         )  # fmt: skip
         self.copy()
         return str(array.chunk_key((0, 0)))
 
-    def edit_index(self, change: Callable[[Any], object], **given: Any) -> str:
+    def edit_index(self, change: Callable[[Any], object]) -> str:
         """Change the index of a shard, with the checksum that it then has."""
-        key = self.shards(**given)
+        key = self.shards()
         array = xzarr3.open_array(self.store, "shards")
         shard = array.metadata.chain.shard
         assert shard is not None
