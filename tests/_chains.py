@@ -5,10 +5,10 @@ from __future__ import annotations
 import pickle
 import struct
 import tracemalloc
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,10 +88,6 @@ class Unchanged(BytesBytesCodec):
     """A codec of another package that hands on what it is given, without a copy."""
 
     name = "example.unchanged"
-
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, Any]) -> Self:
-        return cls(**configuration)
 
     def encoded_size(self, size: int) -> int | None:
         return size

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import itertools
 import json
-import lzma
 import pickle
 import struct
 import zlib
@@ -21,11 +19,10 @@ import numpy as np
 import pytest
 import zstandard
 from _chains import MIB, Unchanged, checked, crc32c, refused, refused_within, registered
-from _peers import BIG, CRC32C, LITTLE, codec
+from _peers import CRC32C, LITTLE, codec
 from _slow import slow, slow_but
 from _strategies import (
     array_document,
-    attempt,
     chunk_document,
     same_bits,
     stored,
@@ -101,50 +98,6 @@ def numbers(size: int) -> tuple[np.ndarray[Any, Any], bytes]:
 # bytes
 
 
-@pytest.mark.parametrize("endian", ["little", "big"])
-@pytest.mark.parametrize(
-    ("dtype", "letter", "values"),
-    [
-        ("bool", "?", [True, False, True]), ("int8", "b", [-128, 0, 127]), ("uint8", "B", [0, 1, 255]),
-        ("int16", "h", [-2, 258, 32767]), ("uint16", "H", [1, 258, 65535]),
-        ("int32", "i", [-2, 16909060, 2**31 - 1]), ("uint32", "I", [1, 16909060, 2**32 - 1]),
-        ("int64", "q", [-2, 72623859790382856, 2**63 - 1]),
-        ("uint64", "Q", [1, 72623859790382856, 2**64 - 1]), ("float16", "e", [-0.0, 1.5, 6e-8]),
-        ("float32", "f", [-0.0, 1.5, 1e-45]), ("float64", "d", [-0.0, 1.5, 5e-324]),
-    ],
-)  # fmt: skip
-def test_bytes_of_each_type(dtype: str, letter: str, values: list[Any], endian: str) -> None:
-    data = struct.pack((">" if endian == "big" else "<") + 3 * letter, *values)
-    array = one_chunk(dtype, 3, codec("bytes", endian=endian))
-    array.store.set("c/0", data)
-    found = array.get()
-    assert same_bits(found, np.array(values, dtype))
-    assert found.dtype.isnative
-    array.store.erase("c/0")
-    array[...] = np.array(values, dtype)
-    assert written(array) == data
-
-
-@pytest.mark.parametrize("endian", [LITTLE, BIG, "bytes"], ids=["little", "big", "none"])
-def test_raw_bits_have_no_byte_order(endian: Any) -> None:
-    array = stored(chunk_document("r24", (2,), [endian], fill_value=[0, 0, 0]), {"c/0": b"abcdef"})
-    assert array[...].tobytes() == b"abcdef"
-    array[1] = np.void(b"xyz")
-    assert written(array) == b"abcxyz"
-
-
-@pytest.mark.parametrize("zarr_format", [2, 3])
-def test_big_endian_times_of_no_unit(zarr_format: Any) -> None:
-    values = np.array([1, -2, 2**40], "i8").view("m8")
-    options = {"dtype": ">m8"} if zarr_format == 2 else {"serializer": BytesCodec("big")}
-    array = xzarr3.create_array(
-        xzarr3.MemoryStore(), data=values, compressors=None, zarr_format=zarr_format, **options
-    )
-    stored_bytes = array.store.get("0" if zarr_format == 2 else "c/0")
-    assert bytes(stored_bytes or b"") == values.view("i8").astype(">i8").tobytes()
-    assert array[...].tobytes() == values.tobytes()
-
-
 def test_elements_lie_in_c_order_and_edge_chunks_are_whole() -> None:
     document = array_document(shape=[3, 4], data_type="uint8", codecs=["bytes"], fill_value=9)
     keys = [f"c/{i}/{j}" for i in (0, 1) for j in (0, 1)]
@@ -170,22 +123,15 @@ def test_bytes_of_another_size(size: int) -> None:
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_transpose_in_three_dimensions(order: tuple[int, ...]) -> None:
-    shape = (2, 3, 4)
-    values = np.arange(24, dtype="uint8").reshape(shape)
-    encoded_shape = [shape[axis] for axis in order]
-    data = bytearray(24)
-    for place in itertools.product(*map(range, shape)):
-        at = 0
-        for axis, length in zip(order, encoded_shape, strict=True):
-            at = at * length + place[axis]
-        data[at] = values[place]
+    values = np.arange(24, dtype="uint8").reshape(2, 3, 4)
+    data = values.transpose(order).tobytes()
     codecs = [codec("transpose", order=list(order)), "bytes"]
-    array = stored(chunk_document("uint8", shape, codecs), {"c/0/0/0": bytes(data)})
+    array = stored(chunk_document("uint8", values.shape, codecs), {"c/0/0/0": data})
     assert same_bits(array[...], values)
     assert same_bits(array[1, ::-1, 1:3], values[1, ::-1, 1:3])
     array[...] = 0
     array[...] = values
-    assert written(array) == bytes(data)
+    assert written(array) == data
 
 
 # crc32c
@@ -224,19 +170,15 @@ def test_gzip_both_ways(level: int) -> None:
 def test_gzip_is_the_same_every_time(level: int) -> None:
     """Not so with ISA-L, whose output depends on what its memory held before."""
     compressor, rng = GzipCodec(level), np.random.default_rng(level)
-    data = (rng.normal(size=30_001).cumsum() * 10).astype("<i4").tobytes()
-    expected = bytes(compressor.encode(data))
-    for at in (0, 1, 3, 8, 33, 64):
-        buffer = bytearray(rng.bytes(len(data) + 100))
-        buffer[at : at + len(data)] = data
-        assert bytes(compressor.encode(memoryview(buffer)[at : at + len(data)])) == expected
-    with ThreadPoolExecutor(4) as pool:
-        assert set(map(bytes, pool.map(compressor.encode, [data] * 8))) == {expected}
-    few = rng.integers(0, 3, 18, dtype="uint8").tobytes()
-    first = bytes(compressor.encode(few))
-    for size in rng.integers(0, 300, 200):
-        compressor.encode(rng.bytes(size))
-        assert bytes(compressor.encode(few)) == first
+    for data in ((rng.normal(size=30_001).cumsum() * 10).astype("<i4").tobytes(), rng.bytes(18)):
+        expected = bytes(compressor.encode(data))
+        for at in (0, 1, 3, 8, 33, 64):
+            compressor.encode(rng.bytes(5 * at))
+            buffer = bytearray(rng.bytes(len(data) + 100))
+            buffer[at : at + len(data)] = data
+            assert bytes(compressor.encode(memoryview(buffer)[at : at + len(data)])) == expected
+        with ThreadPoolExecutor(4) as pool:
+            assert set(map(bytes, pool.map(compressor.encode, [data] * 8))) == {expected}
 
 
 @pytest.mark.parametrize("level", range(1, 10))
@@ -301,7 +243,7 @@ def test_gzip_of_very_many_members(data: bytes) -> None:
         GzipCodec().decode(members[:-1], number)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(
         st.tuples(st.sampled_from([0, 1, 480, 500, 520, 1100, 40000]), st.booleans(), st.integers(0, 600)),
@@ -416,20 +358,6 @@ def test_zstd_that_is_not(compressor: Any, size: int) -> None:
     not_read(frame(data[:-1]), size, compressor, "bytes")
 
 
-@pytest.mark.slow
-def test_truncated_and_damaged_zstd() -> None:
-    _, data = numbers(100)
-    for good in (frame(data), unsized(data), frame(data[:9]) + frame(data[9:])):
-        for size in range(len(good)):
-            not_read(good[:size], 100, ZSTD, "zstd", "bytes")
-    good = summed(data)
-    for at, bit in itertools.product(range(len(good)), (1, 16, 128)):
-        bad = changed(good, at, bit)
-        values, error = attempt(lambda bad=bad: read_chunk(bad, 100, LITTLE, ZSTD), ChunkDecodeError)
-        # Some bits of the header say how to store and not what.
-        assert error is not None or values.tobytes() == data
-
-
 # blosc
 
 
@@ -494,19 +422,6 @@ def test_blosc_that_is_not(cname: str, size: int) -> None:
         not_read(blosc_header(good, nbytes=nbytes), size, BLOSC, "blosc", "bytes")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("cname", CNAMES)
-def test_truncated_blosc_whose_header_says_so(cname: str) -> None:
-    values, data = numbers(1000)
-    good = bytes(numcodecs.Blosc(cname, 5, 1).encode(values))
-    for size in range(len(good)):
-        not_read(good[:size], 1000, BLOSC)
-        if size >= 16:
-            part = blosc_header(good[:size], cbytes=size)
-            found, error = attempt(lambda p=part: read_chunk(p, 1000, LITTLE, BLOSC), ChunkDecodeError)
-            assert error is not None or found.tobytes() == data
-
-
 def test_blosc_refuses_what_it_cannot_hold() -> None:
     class Large(bytes):
         def __len__(self) -> int:
@@ -515,58 +430,6 @@ def test_blosc_refuses_what_it_cannot_hold() -> None:
     with pytest.raises(ChunkEncodeError, match="2 GiB") as caught:
         BloscCodec().encode(Large())
     assert caught.value.codec == "blosc"
-
-
-# Decompression bombs: more than the chunk, or a claim of more
-
-BOMB = bytes(48 * MIB)
-
-
-def bombs() -> dict[str, tuple[Any, bytes]]:
-    deflated = gzip.compress(BOMB, 1)
-    squeezed = bytes(numcodecs.Blosc("zstd", 1, 0).encode(BOMB))
-    run = rle_frame(0, 2**17)
-    giant = struct.pack("<IBQ", 0xFD2FB528, 0xE0, 2**62) + run[9:]
-    window = struct.pack("<IBB", 0xFD2FB528, 0, 0xF8) + struct.pack("<I", 1 | 1 << 1 | 8 << 3)[:3] + b"\0"
-    dictionary = bytearray(lzma.compress(bytes(100), lzma.FORMAT_ALONE))
-    dictionary[1:5] = (2**30).to_bytes(4, "little")
-    return {
-        "gzip": (GZIP, deflated),
-        "gzip in members": (GZIP, gzip.compress(bytes(2**20), 1) * 48),
-        "zstd": (ZSTD, frame(BOMB)),
-        "zstd without its size": (ZSTD, unsized(BOMB)),
-        "zstd in frames": (ZSTD, frame(bytes(2**20)) * 48),
-        "zstd that claims 4 GiB": (ZSTD, run[:5] + struct.pack("<I", 2**32 - 1) + run[9:]),
-        "zstd that claims 4 EiB": (ZSTD, giant),
-        "zstd with a window of 2 TiB": (ZSTD, window),
-        "blosc": (BLOSC, squeezed),
-        "blosc that claims 2 GiB": (BLOSC, blosc_header(squeezed, nbytes=2**31 - 1)),
-        "blosc that claims 4 GiB": (BLOSC, blosc_header(squeezed, nbytes=2**32 - 1)),
-        "gzip in zstd": (ZSTD, frame(deflated)),
-        "zlib": (codec("numcodecs.zlib"), zlib.compress(BOMB)),
-        "bz2": (codec("numcodecs.bz2"), bz2.compress(BOMB)),
-        "lzma": (codec("numcodecs.lzma"), lzma.compress(BOMB, preset=0)),
-        "lzma with a dictionary of 1 GiB": (codec("numcodecs.lzma", format=2), bytes(dictionary)),
-        "lz4": (
-            codec("numcodecs.lz4"),
-            struct.pack("<I", 2**31 - 1) + b"\x1f\0\x01\0" + b"\xff" * 1000 + bytes(6),
-        ),
-        "lz4 of few bytes": (codec("numcodecs.lz4"), struct.pack("<I", 2**31 - 1) + bytes(20)),
-    }
-
-
-@pytest.mark.slow
-def test_decompression_bombs_take_little_memory() -> None:
-    for name, (compressor, data) in bombs().items():
-        for size in (1000, 2**20):
-            array = stored(chunk_document("uint8", (size,), ["bytes", compressor]), {"c/0": data})
-            error = refused_within(4 * size + 2**20, array.get)
-            assert error.codec in (compressor["name"], "bytes"), name
-            assert error.key == "c/0"
-    both = stored(
-        chunk_document("uint8", (1000,), ["bytes", GZIP, ZSTD]), {"c/0": frame(gzip.compress(BOMB))}
-    )
-    refused_within(MIB, both.get)
 
 
 @pytest.mark.parametrize("compressor", [None, GZIP, ZSTD, BLOSC], ids=["bytes", "gzip", "zstd", "blosc"])
@@ -747,8 +610,7 @@ def test_codecs_are_equal_if_their_documents_are(values: tuple[Any, ...]) -> Non
         name = "example.any"
         value: Any = None
 
-    codecs = [AnyCodec(value) for value in values]
-    assert len(set(codecs)) == len(values)
+    assert len({AnyCodec(value) for value in values}) == len(values)
     assert AnyCodec(values[0]) == AnyCodec(values[0])
 
 

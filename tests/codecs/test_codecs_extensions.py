@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import itertools
 import json
 import math
 import struct
 import warnings
 from collections.abc import Callable
 from fractions import Fraction
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +19,13 @@ import pytest
 from _chains import MIB, check_array, refused_within, spec_of
 from _peers import LITTLE, codec
 from _slow import slow_but
-from _strategies import chunk_document, stored
-from hypothesis import HealthCheck, example, given, settings
+from _strategies import attempt, chunk_document, stored
+from _things import case
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import xzarr3
-from xzarr3 import ChunkDecodeError, ChunkEncodeError, MetadataError, UnknownExtensionError
+from xzarr3 import ChunkDecodeError, ChunkEncodeError, MetadataError
 from xzarr3.codecs import (
     BitRoundCodec,
     BytesCodec,
@@ -40,6 +39,7 @@ from xzarr3.codecs import (
     parse_codec,
 )
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, ChunkSpec, Codec
+from xzarr3.codecs.numcodecs import numcodecs_ids
 from xzarr3.codecs.pipeline import CodecChain
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -65,9 +65,16 @@ def encoded(codec: Codec, values: Any, data_type: str) -> Any:
     return bytes(made) if isinstance(codec, ArrayBytesCodec) else made
 
 
+def codecs_with(codec: Any) -> tuple[Codec, ...]:
+    """The codecs of chunks that need no others than this one and ``bytes``."""
+    if isinstance(codec, ArrayBytesCodec):
+        return (codec,)
+    return (codec, BytesCodec()) if isinstance(codec, ArrayArrayCodec) else (BytesCodec(), codec)
+
+
 def round_trip(codec: ArrayArrayCodec | ArrayBytesCodec, array: Any, spec: ChunkSpec) -> Any:
     """An array that was encoded and decoded."""
-    chain = CodecChain((codec,) if isinstance(codec, ArrayBytesCodec) else (codec, BytesCodec()), spec)
+    chain = CodecChain(codecs_with(codec), spec)
     return chain.decode(chain.encode(array))
 
 
@@ -134,7 +141,6 @@ def test_reshape_refused(shape: Any, chunk: tuple[int, ...], reason: str) -> Non
     assert reason in refused("reshape", {"shape": shape}, shape=chunk).reason
 
 
-@settings(deadline=None)
 @given(data=st.data())
 def test_reshape_like_numpy(data: st.DataObject) -> None:
     chunk = tuple(data.draw(st.lists(st.integers(1, 4), max_size=4)))
@@ -160,18 +166,13 @@ def test_reshape_like_numpy(data: st.DataObject) -> None:
 # bitround
 
 
-def nearest(value: Fraction, step: Fraction) -> Fraction:
-    """A number rounded to a multiple of ``step``, of two as near to the even one."""
-    return round(value / step) * step
-
-
 @pytest.mark.parametrize(
     ("name", "mantissa"), [("float16", 10), ("float32", 23), ("float64", 52), ("bfloat16", 7)]
 )
-@settings(deadline=None)
 @given(data=st.data())
 def test_bitround_of_floats(name: str, mantissa: int, data: st.DataObject) -> None:
-    dtype = np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+    """To the nearest multiple of a step, of two as near to the even one, and never to infinity."""
+    dtype = spec_of(name).dtype
     width = 8 * dtype.itemsize
     bits = data.draw(st.integers(0, 2**width - 1))
     keep = data.draw(st.integers(1, mantissa + 2))
@@ -184,25 +185,11 @@ def test_bitround_of_floats(name: str, mantissa: int, data: st.DataObject) -> No
     exponent = max(bits >> mantissa & (1 << width - 1 - mantissa) - 1, 1)
     bias = (1 << width - 2 - mantissa) - 1
     step = Fraction(2) ** (exponent - bias - min(keep, mantissa))
-    wanted = nearest(Fraction(wide), step)
-    greatest = Fraction(
-        float(
-            np.array([((1 << width - 1 - mantissa) - 1 << mantissa) - 1], f"u{dtype.itemsize}").view(dtype)[0]
-        )
-    )
-    if abs(wanted) > greatest:
-        wanted = (1 if wide > 0 else -1) * (abs(Fraction(wide)) // step * step)
+    wanted = round(Fraction(wide) / step) * step
+    if abs(wanted) > Fraction(float(ml_dtypes.finfo(dtype).max)):
+        wanted = math.trunc(Fraction(wide) / step) * step
     assert Fraction(made) == wanted
     assert math.copysign(1, made) == math.copysign(1, wide)
-
-
-@pytest.mark.parametrize("keepbits", [0, -1, 3.0, "3", True, None, 2**32])
-def test_bitround_refused(keepbits: Any) -> None:
-    assert "keepbits" in refused("bitround", {"keepbits": keepbits}).field
-    refused("bitround", {})
-    assert isinstance(refused("bitround", {"keepbits": 3, "x": 1}), UnknownExtensionError)
-    for data_type in ("bool", "int4", "int32", "complex64", "float8_e4m3", "r8"):
-        refused("bitround", {"keepbits": 3}, data_type)
 
 
 def test_bitround_once_for_both() -> None:
@@ -221,11 +208,9 @@ def test_bitround_once_for_both() -> None:
 def test_scale_offset_example() -> None:
     codec = codec_of("scale_offset", offset=5, scale=0.1)
     found = encoded(codec, np.array([5, 15, -5], "f4"), "float32")
-    assert found.tolist() == [0, 1, -1]
-    assert found.dtype == np.float32
+    assert (found.tolist(), found.dtype) == ([0, 1, -1], np.float32)
     assert codec.to_json() == {"name": "scale_offset", "configuration": {"offset": 5, "scale": 0.1}}
     assert codec_from_json("scale_offset") == ScaleOffsetCodec(0, 1)
-    assert codec_of("scale_offset", scale=2) == ScaleOffsetCodec(scale=2)
     exact = codec_of("scale_offset", offset="0x3dcccccd", scale=1)
     assert encoded(exact, np.array([np.float32(0.1)]), "float32")[0] == 0
 
@@ -244,7 +229,7 @@ def integer_cases(draw: st.DrawFn) -> tuple[str, list[int], int, int]:
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(integer_cases())
 @example(("uint32", [2**32 - 1], 0, 2**32 - 1))
 @example(("int8", [-128], 0, -1))
@@ -291,211 +276,67 @@ def test_scale_offset_of_floats(name: str) -> None:
         encoded(codec, np.array([np.finfo(name).max]), name)
 
 
-@pytest.mark.parametrize(
-    ("configuration", "data_type"),
-    [
-        ({"offset": 0, "scale": 0}, "float32"), ({"offset": 0, "scale": 0.0}, "int32"),
-        ({"offset": 0, "scale": "0x00000000"}, "float32"), ({"offset": "NaN", "scale": 1}, "float32"),
-        ({"offset": 0, "scale": "Infinity"}, "float32"), ({"offset": 0.5, "scale": 1}, "int32"),
-        ({"offset": 300, "scale": 1}, "uint8"), ({"offset": -1, "scale": 1}, "uint8"),
-        ({"offset": "a", "scale": 1}, "float32"), ({"offset": None, "scale": 1}, "float32"),
-        ({"offset": True, "scale": 1}, "uint8"), ({"offset": [0, 0], "scale": [1, 0]}, "complex64"),
-        ({"offset": 0, "scale": 1, "astype": "u1"}, "float32"), ({"offset": 0, "scale": 1}, "bool"),
-        ({"offset": 0, "scale": 1}, "bfloat16"), ({"offset": 10**400, "scale": 1}, "float64"),
-        ({"offset": 1e300, "scale": 1}, "float32"), ({"offset": 1, "scale": 1}, "uint8"),
-    ],
-)  # fmt: skip
-def test_scale_offset_refused(configuration: Any, data_type: str) -> None:
-    """The last one because of the fill value, 0."""
-    refused("scale_offset", configuration, data_type)
-
-
 # cast_value
 
 
-def all_numbers(name: str) -> Any:
-    """Numbers of a type, all of them if they are few."""
-    spec = spec_of(name, (1,))
-    width = 8 * spec.dtype.itemsize
-    if width > 16:
-        rng = np.random.default_rng(3)
-        bits = rng.integers(0, 2**width, 500, f"u{width // 8}")
-        near = np.array([0, 1, 2, 3, 127, 128, 255, 256, 65519, 65520, 2**24 + 1, 2**31 - 1])
-        with np.errstate(all="ignore"):
-            extra = np.concatenate([near, near + 0.5, -near, -near - 0.5]).astype(spec.dtype)
-        return np.concatenate([bits.view(spec.dtype), extra, edges(name, spec)])
-    bits = np.arange(2**width, dtype=f"u{width // 8}")
-    return bits.view(spec.dtype)[:: 1 if width == 8 else 7]
+def numbers_of(name: str) -> Any:
+    """Numbers of a type: random ones, those near its ends, and those near the ends of other types."""
+    dtype, rng = np.dtype(name), np.random.default_rng(3)
+    bits = rng.integers(0, 256, (60, dtype.itemsize), "u1").view(dtype)[:, 0]
+    near = np.array([0, 1, 2, 3, 127, 128, 255, 256, 65519, 65520, 2**24 + 1, 2**31 - 1, 2**53 + 1])
+    with np.errstate(all="ignore"):
+        others = [each.astype(dtype) for each in (near, -near, near + 0.5, -near - 0.5)]
+    if dtype.kind in "iu":
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        return np.concatenate([bits, *others, np.array([low, low + 1, high - 1, high], dtype)])
+    finfo = np.finfo(dtype)
+    ends = [finfo.min, finfo.max, finfo.smallest_subnormal, np.nan, np.inf, -np.inf]
+    return np.concatenate([bits, *others, np.array(ends, dtype), rng.uniform(-300, 300, 60).astype(dtype)])
 
 
-def edges(name: str, spec: ChunkSpec) -> Any:
-    """The ends of the range."""
-    if spec.dtype.kind in "iu":
-        info = np.iinfo(spec.dtype)
-        return np.array([info.min, info.min + 1, info.max - 1, info.max], spec.dtype)
-    finfo = np.finfo(spec.dtype)
-    return np.array([finfo.min, finfo.max, finfo.smallest_subnormal, np.nan, np.inf, -np.inf], spec.dtype)
+def cast_by_peer(number: Any, target: str, **modes: Any) -> Any:
+    """What the library that zarr-python uses makes of a number; None if it refuses it."""
+    if np.isinf(number) and "int" in target and modes["out_of_range_mode"] == "clamp":
+        # The text has the ends of the range for infinity, which the library refuses.
+        return np.iinfo(target).max if number > 0 else np.iinfo(target).min
+    cast_array, one = pytest.importorskip("cast_value_rs").cast_array, np.array([number])
+    return attempt(lambda: cast_array(one, target_dtype=target, **modes)[0], ValueError)[0]
 
 
-def exact(value: Any) -> Any:
-    """A number as a fraction, or NaN or infinity as they are."""
-    if isinstance(value, np.integer) or "int" in type(value).__name__:
-        return Fraction(int(value))
-    wide = float(value)
-    return Fraction(wide) if math.isfinite(wide) else wide
-
-
-def rounded(value: Fraction, rounding: str) -> int:
-    """A number rounded to a whole one."""
-    floor = math.floor(value)
-    if value == floor:
-        return floor
-    if rounding == "nearest-even":
-        return round(value)
-    if rounding == "nearest-away":
-        return floor + (value - floor > Fraction(1, 2) or (value - floor == Fraction(1, 2) and value > 0))
-    up = {"towards-zero": value < 0, "towards-positive": True, "towards-negative": False}[rounding]
-    return floor + up
-
-
-class Held:
-    """The numbers that a type holds, by brute force or from what numpy says about it."""
-
-    def __init__(self, name: str) -> None:
-        spec = spec_of(name, (1,))
-        self.is_integer = "int" in name
-        if self.is_integer:
-            info = np.iinfo(name)
-            self.low, self.high = Fraction(int(info.min)), Fraction(int(info.max))
-            self.count = int(self.high - self.low) + 1
-            self.nan = self.infinity = False
-            return
-        finfo = np.finfo(spec.dtype)
-        self.nan = self.infinity = True
-        self.low, self.high = Fraction(float(finfo.min)), Fraction(float(finfo.max))
-        self.digits, self.step = int(finfo.nmant) + 1, int(finfo.minexp) - int(finfo.nmant)
-
-    def nearest(self, value: Fraction, rounding: str) -> Fraction:
-        """What a number is rounded to, as if there were no greatest number."""
-        if self.is_integer:
-            return Fraction(rounded(value, rounding))
-        size = abs(value)
-        exponent = size.numerator.bit_length() - size.denominator.bit_length()
-        while size and Fraction(2) ** exponent > size:
-            exponent -= 1
-        while size and Fraction(2) ** (exponent + 1) <= size:
-            exponent += 1
-        step = Fraction(2) ** max(exponent - self.digits + 1, self.step)
-        return rounded(value / step, rounding) * step
-
-
-held_by = cache(Held)
-
-
-@cache
-def nearest_of(target: Held, value: Fraction, rounding: str) -> Fraction:
-    """What a number is rounded to; remembered, as it is asked for once for each answer to its range."""
-    return target.nearest(value, rounding)
-
-
-def expected_cast(value: Any, target: Held, rounding: str, out_of_range: str | None) -> Any:
-    """What a number is cast to by the text: a fraction, NaN or infinity, or None for an error."""
-    if isinstance(value, float):
-        if math.isnan(value):
-            return value if target.nan else None
-        if target.infinity:
-            return value
-        if out_of_range != "clamp":
-            return None
-        return target.high if value > 0 else target.low
-    found = nearest_of(target, value, rounding)
-    if target.low <= found <= target.high:
-        return found
-    if out_of_range == "clamp":
-        if target.infinity:
-            return math.inf if found > 0 else -math.inf
-        return target.high if found > target.high else target.low
-    if out_of_range == "wrap" and target.is_integer:
-        return (found - target.low) % target.count + target.low
-    return None
+def check_casts(numbers: Any, target: str, rounding: Any) -> None:
+    """Every answer to numbers out of range."""
+    source = numbers.dtype.name
+    for answer in (None, "clamp", "wrap")[: 3 if "int" in target else 2]:
+        codec, modes = CastValueCodec(target, rounding, answer), {"out_of_range_mode": answer}
+        wanted = [cast_by_peer(number, target, rounding_mode=rounding, **modes) for number in numbers]
+        lost = np.array([number is None for number in wanted])
+        found = encoded(codec, numbers[~lost], source)
+        assert found.dtype == target
+        expected = np.array([number for number in wanted if number is not None], target)
+        assert np.array_equal(found, expected, equal_nan="float" in target), answer
+        for number in numbers[lost]:
+            with pytest.raises(ChunkEncodeError):
+                encoded(codec, np.array([number]), source)
 
 
 @pytest.mark.parametrize("target", [*INTEGERS, *FLOATS])
-@pytest.mark.parametrize(
-    "source",
-    slow_but(["int64", "uint64", "uint8", "float64", "float32", "float16"], "uint8", "float64"),
-)
+@pytest.mark.parametrize("source", slow_but([*INTEGERS, *FLOATS], "uint8", "float64"))
 def test_cast_value_is_exact(source: str, target: str) -> None:
-    """Every rounding and every answer to numbers out of range, against fractions."""
-    numbers = all_numbers(source)
-    if len(numbers) > 150:  # The ends of the range come last.
-        few = numbers.dtype.itemsize == 1 or source == "float16"
-        numbers = numbers[:: -(-len(numbers) // 150)] if few else numbers[-150:]
-    held = held_by(target)
-    values = [exact(number) for number in numbers]
-    for rounding, out_of_range in itertools.product(ROUNDINGS, (None, "clamp", "wrap")):
-        if out_of_range == "wrap" and not held.is_integer:
-            with pytest.raises(MetadataError):
-                CastValueCodec(target, rounding, out_of_range)
-            continue
-        codec = CastValueCodec(target, rounding, out_of_range)
-        wanted = [expected_cast(value, held, rounding, out_of_range) for value in values]
-        kept = [at for at, value in enumerate(wanted) if value is not None]
-        spec = spec_of(source, (len(kept),))
-        found = codec.encode(numbers[kept], spec)
-        assert found.dtype == codec.data_type.to_native_dtype()
-        for at, value in zip(kept, found, strict=True):
-            made = exact(value)
-            assert made == wanted[at] or (made != made and wanted[at] != wanted[at]), (
-                source, target, rounding, out_of_range, numbers[at], made, wanted[at],
-            )  # fmt: skip
-        lost = [at for at, value in enumerate(wanted) if value is None]
-        for at in lost[:20]:
-            with pytest.raises(ChunkEncodeError):
-                codec.encode(numbers[at : at + 1], spec_of(source, (1,)))
+    for rounding in ROUNDINGS:
+        check_casts(numbers_of(source), target, rounding)
 
 
 @pytest.mark.parametrize("rounding", ROUNDINGS)
-@settings(deadline=None)
-@given(value=st.one_of(st.floats(-300, 300), st.floats(allow_nan=False, allow_infinity=False)))
-@example(value=0.49999999999999994)
-@example(value=4503599627370497.5)
-def test_cast_value_of_doubles(rounding: str, value: float) -> None:
-    """Rounding, to integers and to smaller floating point numbers, of any double."""
-    for target in ("int8", "int64", "uint64", "float32", "float16"):
-        held = held_by(target)
-        for out_of_range in ("clamp", "wrap")[: 1 + held.is_integer]:
-            wanted = expected_cast(Fraction(value), held, rounding, out_of_range)
-            found = encoded(CastValueCodec(target, rounding, out_of_range), np.array([value]), "float64")
-            assert exact(found[0]) == wanted
-
-
-@pytest.mark.parametrize("rounding", ROUNDINGS)
-@settings(deadline=None)
-@given(value=st.integers(-(2**63), 2**64 - 1))
-@example(value=2**64 - 1)
-@example(value=-(2**63))
-@example(value=2**53 + 1)
-@example(value=2**53 + 3)
-@example(value=-(2**53) - 1)
-def test_cast_value_of_large_integers(rounding: str, value: int) -> None:
-    source = "uint64" if value >= 2**63 else "int64"
-    for target in ("float64", "float32", "float16"):
-        wanted = expected_cast(Fraction(value), held_by(target), rounding, "clamp")
-        found = encoded(CastValueCodec(target, rounding, "clamp"), np.array([value], source), source)
-        assert exact(found[0]) == wanted
-
-
-def test_cast_value_example() -> None:
-    codec = codec_of("cast_value", data_type="uint8", rounding="towards-zero", out_of_range="clamp")
-    values = np.array([[-3.5, 0.9, 254.9], [255.9, 1e30, -np.inf]])
-    found = encoded(codec, values, "float64")
-    assert found.dtype == np.uint8
-    assert found.tolist() == [[0, 0, 254], [255, 255, 0]]
-    for broken in (np.nan, -np.nan):
-        with pytest.raises(ChunkEncodeError, match="NaN"):
-            encoded(codec, np.array([broken]), "float64")
-    assert codec_of("cast_value", data_type="int8", out_of_range="error") == CastValueCodec("int8")
+@given(
+    number=st.one_of(st.floats(-300, 300), st.floats(), st.integers(-(2**63), 2**64 - 1)),
+    target=st.sampled_from(["int8", "int64", "uint64", "float64", "float32", "float16"]),
+)
+@example(number=0.49999999999999994, target="int8")
+@example(number=4503599627370497.5, target="int64")
+@example(number=2**64 - 1, target="float64")
+def test_cast_value_of_any_number(rounding: str, number: float, target: str) -> None:
+    source = "float64" if isinstance(number, float) else "uint64" if number >= 2**63 else "int64"
+    check_casts(np.array([number], source), target, rounding)
 
 
 def test_cast_value_scalar_map() -> None:
@@ -519,39 +360,11 @@ def test_cast_value_scalar_map() -> None:
     )
     sign = codec_of("cast_value", data_type="int8", scalar_map={"encode": [[-0.0, 1], [0.0, 2]]})
     assert encoded(sign, np.array([0.0, -0.0, 3]), "float64").tolist() == [2, 1, 3]
+    assert codec_of("cast_value", data_type="int8", out_of_range="error") == CastValueCodec("int8")
     one_way = CastValueCodec("uint8", scalar_map={"encode": {np.nan: 0}})
     assert encoded(one_way, np.array([[np.nan, 2]]), "float32").tolist() == [[0, 2]]
     whole = codec_of("cast_value", data_type="uint8", scalar_map={"encode": [[-9999, 255.0]], "decode": []})
     assert encoded(whole, np.array([-9999, 3], "i4"), "int32").tolist() == [255, 3]
-
-
-@pytest.mark.parametrize(
-    ("configuration", "data_type"),
-    [
-        ({}, "float32"), ({"data_type": 8}, "float32"), ({"data_type": "int9"}, "float32"),
-        ({"data_type": "string"}, "float32"), ({"data_type": "complex64"}, "float32"),
-        ({"data_type": "bool"}, "float32"), ({"data_type": "int8", "rounding": "down"}, "float32"),
-        ({"data_type": "int8", "rounding": None}, "float32"),
-        ({"data_type": "int8", "out_of_range": "x"}, "float32"),
-        ({"data_type": "float16", "out_of_range": "wrap"}, "float32"),
-        ({"data_type": "int8", "range": "clamp"}, "float32"),
-        ({"data_type": "int8", "scalar_map": []}, "float32"),
-        ({"data_type": "int8", "scalar_map": {"x": []}}, "float32"),
-        ({"data_type": "int8", "scalar_map": {"encode": [[1]]}}, "float32"),
-        ({"data_type": "int8", "scalar_map": {"encode": [[1, None]]}}, "float32"),
-        ({"data_type": "int8", "scalar_map": {"encode": [["NaN", 128]]}}, "float32"),
-        ({"data_type": "int8", "scalar_map": {"encode": [["x", 1]]}}, "float32"),
-        ({"data_type": "int8", "scalar_map": {"encode": [[1, 1], [1.0, 2]]}}, "float32"),
-        ({"data_type": "int8", "scalar_map": {"decode": [[128, "NaN"]]}}, "float32"),
-        ({"data_type": "int8", "scalar_map": {"encode": "ab"}}, "float32"),
-        ({"data_type": "int8"}, "bool"), ({"data_type": "int8"}, "complex64"), ({"data_type": "int8"}, "r16"),
-        ({"data_type": "bfloat16"}, "float32"), ({"data_type": "int8"}, "bfloat16"),
-        ({"data_type": "int8", "scalar_map": {"encode": [[0, 1]]}}, "float32"),  # Nor does it survive here.
-        ({"data_type": "int8", "scalar_map": {"decode": [[0, 1]]}}, "float32"),
-    ],
-)  # fmt: skip
-def test_cast_value_refused(configuration: Any, data_type: str) -> None:
-    refused("cast_value", configuration, data_type)
 
 
 @pytest.mark.parametrize("fill", [0, -5, -0.0, 1 + 2**-52, 0.4, 300, "NaN", "Infinity"])
@@ -614,32 +427,26 @@ def test_packbits(configuration: dict[str, Any], data_type: str, values: Any, ex
     assert found.tobytes() == array.tobytes()
 
 
-def test_packbits_drops_lower_bits() -> None:
-    """What is below the first bit is lost, as the text has it."""
-    values = np.array([np.pi, -1e10, np.inf], "f4")
-    found = round_trip(PackBitsCodec(first_bit=16), values, spec_of("float32", (3,)))
-    assert found.view("u4").tolist() == (values.view("u4") & 0xFFFF0000).tolist()
+def test_packbits_refuses_what_would_be_lost() -> None:
+    """What is above the last bit of an element; and in a chunk bits left over that are none."""
+    for name, value, last in (
+        ("uint8", 16, 3), ("int8", 8, 3), ("int8", -9, 3), ("float32", -1.0, 30), ("uint4", 4, 1),
+    ):  # fmt: skip
+        with pytest.raises(ChunkEncodeError):
+            encoded(PackBitsCodec(last_bit=last), np.array([value]), name)
+    codec = PackBitsCodec("first_byte")
+    for wrong in (b"\x06\x0d\x01", b"\xff\x0d\x01"):
+        with pytest.raises(ChunkDecodeError, match="left over"):
+            codec.decode(wrong, spec_of("bool", (9,)))
+    # zarrs has no such byte for elements of whole bytes.
+    assert codec.decode(b"\x01\x02", spec_of("uint16", (1,))).tolist() == [0x201]
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "last"),
-    [("uint8", 16, 3), ("int8", 8, 3), ("int8", -9, 3), ("float32", -1.0, 30), ("uint4", 4, 1)],
-)
-def test_packbits_keeps_higher_bits(name: str, value: Any, last: int) -> None:
-    """What is above the last bit must not be lost."""
-    with pytest.raises(ChunkEncodeError):
-        encoded(PackBitsCodec(last_bit=last), np.array([value], "f4" if name == "float32" else "i4"), name)
-
-
-def packed_by_python(array: Any, parts: int, first: int, last: int) -> bytes:
-    """The packed bits of elements, one bit after the other."""
-    size = array.dtype.itemsize // parts
-    raw, total, at = array.tobytes(), 0, 0
-    for start in range(0, len(raw), size):
-        number = int.from_bytes(raw[start : start + size], "little") >> first
-        total |= (number & (1 << last - first + 1) - 1) << at
-        at += last - first + 1
-    return total.to_bytes(-(-at // 8), "little")
+def packed_by_numpy(array: Any, parts: int, first: int, last: int) -> bytes:
+    """The packed bits of elements."""
+    octets = np.frombuffer(array.tobytes(), "u1").reshape(-1, array.dtype.itemsize // parts)
+    bits = np.unpackbits(octets, axis=1, bitorder="little")[:, first : last + 1]
+    return np.packbits(bits, bitorder="little").tobytes()
 
 
 PACKED = {
@@ -652,7 +459,7 @@ PACKED = {
 
 
 @pytest.mark.parametrize("name", slow_but(PACKED, "bool", "uint4", "float6_e2m3fn", "int32", "complex64"))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_packbits_of_every_type(name: str, data: st.DataObject) -> None:
     width, parts = PACKED[name]
@@ -661,16 +468,17 @@ def test_packbits_of_every_type(name: str, data: st.DataObject) -> None:
     spec = spec_of(name, shape)
     number = math.prod(shape) * parts
     size = spec.dtype.itemsize // parts
-    raw = [data.draw(st.integers(0, 2**width - 1)) >> first << first for _ in range(number)]
-    array = np.array(raw, f"u{size}").view(spec.dtype).reshape(shape)
+    raw = np.array([data.draw(st.integers(0, 2**width - 1)) for _ in range(number)], f"u{size}")
+    array = raw.view(spec.dtype).reshape(shape)
+    kept = raw >> first << first  # What is below the first bit is lost, as the text has it.
     padding = data.draw(st.sampled_from(["none", "first_byte", "last_byte"]))
     codec = PackBitsCodec(padding, data.draw(st.sampled_from([first, None])) if first == 0 else first)
     codec.check(spec)
     found = bytes(codec.encode(np.asfortranarray(array), spec))
     left = bytes([-(number * (width - first)) % 8])
-    body = packed_by_python(array, parts, first, width - 1)
+    body = packed_by_numpy(array, parts, first, width - 1)
     assert found == left * (padding == "first_byte") + body + left * (padding == "last_byte")
-    assert codec.decode(found, spec).tobytes() == array.tobytes()
+    assert codec.decode(found, spec).tobytes() == kept.tobytes()
     for wrong in (found[:-1], found + b"\0"):
         if len(wrong) == len(body) and width % 8 == 0 and padding != "none" and first == 0:
             continue  # The byte about what is left over may be missing there.
@@ -687,34 +495,8 @@ def test_packbits_of_more_elements_than_are_packed_at_once(name: str, shape: tup
     raw &= {"bool": 1, "int4": 15}.get(name, 255)
     array = raw.view(spec.dtype).reshape(shape)
     found = PackBitsCodec("first_byte").encode(array, spec)
-    assert found[1:] == packed_by_python(array, 1, 0, PACKED[name][0] - 1)
+    assert found[1:] == packed_by_numpy(array, 1, 0, PACKED[name][0] - 1)
     assert PackBitsCodec("first_byte").decode(found, spec).tobytes() == array.tobytes()
-
-
-def test_packbits_checks_what_is_left_over() -> None:
-    codec = PackBitsCodec("first_byte")
-    for wrong in (b"\x06\x0d\x01", b"\xff\x0d\x01"):
-        with pytest.raises(ChunkDecodeError, match="left over"):
-            codec.decode(wrong, spec_of("bool", (9,)))
-    # zarrs has no such byte for elements of whole bytes.
-    assert codec.decode(b"\x01\x02", spec_of("uint16", (1,))).tolist() == [0x201]
-
-
-@pytest.mark.parametrize(
-    ("configuration", "data_type"),
-    [
-        ({"padding_encoding": "start_byte"}, "bool"), ({"padding_encoding": None}, "bool"),
-        ({"first_bit": 1}, "bool"),
-        ({"last_bit": 1}, "bool"), ({"first_bit": -1}, "uint8"), ({"first_bit": 3, "last_bit": 2}, "uint8"),
-        ({"last_bit": 8}, "uint8"), ({"last_bit": 32}, "complex64"), ({"first_bit": True}, "uint8"),
-        ({"first_bit": 1.0}, "uint8"), ({"last_bit": 4}, "int4"), ({"end_bit": 4}, "uint8"),
-        ({"last_bit": 64}, "uint64"),
-        ({}, "string"), ({}, "r8"),
-        ({}, {"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 1}}),
-    ],
-)  # fmt: skip
-def test_packbits_refused(configuration: Any, data_type: Any) -> None:
-    refused("packbits", configuration, data_type)
 
 
 # n5_default
@@ -760,21 +542,17 @@ def test_n5_default_truncated_and_padded(header: str, number: int, expected: Any
     [
         ("", "found 0 bytes"), ("00000002000000020000", "found 10 bytes"),
         ("0001 0002 00000002 00000003 00000006 010203040506", "mode 1"),
-        ("0002 0002 00000002 00000003 010203040506", "mode 2"),
         ("0007 0002 00000002 00000003 010203040506", "mode 7"),
         ("0000 0001 00000006 010203040506 0000", "1 dimensions"),
-        ("0000 0003 00000001 00000002 00000003 010203040506", "3 dimensions"),
         ("0000 0002 00000000 00000003", r"shape \("), ("0000 0002 ffffffff ffffffff 00", r"shape \("),
         ("0000 0002 00000002 00000003 0102030405", "found 5 bytes"),
         ("0000 0002 00000002 00000003 01020304050607", "found 7 bytes"),
-        ("0000 0002 00001000 00001000 00", "found 1 bytes"),
     ],
 )  # fmt: skip
 def test_n5_default_not_a_block(data: str, reason: str) -> None:
     spec = spec_of("uint8", (2, 3))
-    codec = N5DefaultCodec().evolve(spec)
     with pytest.raises(ChunkDecodeError, match=reason):
-        codec.decode(bytes.fromhex(data), spec)
+        N5DefaultCodec().evolve(spec).decode(bytes.fromhex(data), spec)
 
 
 def test_n5_default_is_bounded() -> None:
@@ -788,23 +566,7 @@ def test_n5_default_is_bounded() -> None:
         refused_within(4 * MIB, lambda block=block: made.decode(block, spec))
 
 
-@pytest.mark.parametrize(
-    ("codecs", "data_type"),
-    [
-        ([], "uint8"), (n5([0, 1]), "uint8"), (n5([1, 0])[:1], "uint8"), (n5([1, 0])[1:], "uint8"),
-        (n5([1, 0], endian="little"), "int16"), (n5([1, 0], endian=None), "int16"), (n5([0]), "uint8"),
-        (n5([2, 1, 0]), "uint8"), (n5([1, 0], "crc32c", "crc32c"), "uint8"), (n5([1, 0], "bytes"), "uint8"),
-        (n5([1, 0])[::-1], "uint8"), (n5([1, 0]), "bool"), (n5([1, 0]), "float16"), (n5([1, 0]), "complex64"),
-        (n5([1, 0], {"name": "unknown"}), "uint8"), ("x", "uint8"), (None, "uint8"),
-    ],
-)  # fmt: skip
-def test_n5_default_refused(codecs: Any, data_type: str) -> None:
-    refused("n5_default", {"codecs": codecs}, data_type)
-    refused("n5_default", {})
-    refused("n5_default", {"codecs": n5([1, 0]), "x": 1})
-
-
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_n5_default_round_trips(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from([*INTEGERS, "float32", "float64"]))
@@ -820,18 +582,66 @@ def test_n5_default_round_trips(data: st.DataObject) -> None:
         assert block[4 + 4 * len(shape) :] == array.astype(spec.dtype.newbyteorder(">")).tobytes("F")
 
 
-def test_n5_default_example() -> None:
-    """The array of the example in the specification, which holds nothing, and a truncated block in it."""
-    inner = n5([1, 0], codec("zstd", level=0, checksum=False))
-    keys = {"name": "v2", "configuration": {"separator": "/"}}
-    document = chunk_document(
-        "float32", (256, 128), [codec("n5_default", codecs=inner)], chunk_key_encoding=keys
-    )
-    array = stored(document)
-    assert array[...].sum() == 0
-    array[3, 4] = 5
-    assert bytes(array.store.get("0/0") or b"")[:12].hex() == "000000020000010000000080"
-    assert np.argwhere(array[...]).tolist() == [[3, 4]]
+# Documents that are refused
+
+PLAIN = {"offset": 0, "scale": 1}
+TO_INT8 = {"data_type": "int8"}
+DATE = {"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 1}}
+REFUSED: dict[str, list[tuple[Any, Any]]] = {
+    # The configuration, and the data type of the array; its fill value is 0.
+    "bitround": [
+        *(({"keepbits": keepbits}, "float32") for keepbits in (0, -1, 3.0, "3", True, None, 2**32)),
+        ({}, "float32"), ({"keepbits": 3, "x": 1}, "float32"),
+        *(({"keepbits": 3}, name) for name in ("bool", "int4", "int32", "complex64", "float8_e4m3", "r8")),
+    ],
+    "scale_offset": [
+        *((PLAIN | {"scale": scale}, "float32") for scale in (0, "0x00000000")),
+        *((PLAIN | {"offset": offset}, "float32") for offset in ("NaN", "Infinity", "a", None, 1e300)),
+        *((PLAIN | {"offset": offset}, "uint8") for offset in (300, -1, True)),
+        (PLAIN | {"scale": 0.0}, "int32"), (PLAIN | {"offset": 0.5}, "int32"), (PLAIN, "bool"),
+        (PLAIN, "bfloat16"), ({"offset": [0, 0], "scale": [1, 0]}, "complex64"),
+        (PLAIN | {"astype": "u1"}, "float32"), (PLAIN | {"offset": 10**400}, "float64"),
+        (PLAIN | {"offset": 1}, "uint8"),  # It would make -1 of the fill value.
+    ],
+    "cast_value": [
+        ({}, "float32"), ({"data_type": "float16", "out_of_range": "wrap"}, "float32"),
+        *(({"data_type": name}, "float32") for name in
+          (8, "int9", "string", "complex64", "bool", "bfloat16")),
+        *((TO_INT8 | change, "float32") for change in (
+            {"rounding": "down"}, {"rounding": None}, {"out_of_range": "x"}, {"range": "clamp"})),
+        *((TO_INT8 | {"scalar_map": scalars}, "float32") for scalars in (
+            [], {"x": []}, {"encode": [[1]]}, {"encode": [[1, None]]}, {"encode": [["NaN", 128]]},
+            {"encode": [["x", 1]]}, {"encode": [[1, 1], [1.0, 2]]}, {"decode": [[128, "NaN"]]},
+            {"encode": "ab"}, {"encode": [[0, 1]]}, {"decode": [[0, 1]]})),  # Nor does 0 survive the last.
+        *((TO_INT8, name) for name in ("bool", "complex64", "r16", "bfloat16")),
+    ],
+    "packbits": [
+        ({"padding_encoding": "start_byte"}, "bool"), ({"padding_encoding": None}, "bool"),
+        ({"first_bit": 1}, "bool"), ({"last_bit": 1}, "bool"), ({"last_bit": 4}, "int4"),
+        *((bits, "uint8") for bits in (
+            {"first_bit": -1}, {"first_bit": 3, "last_bit": 2}, {"last_bit": 8}, {"first_bit": True},
+            {"first_bit": 1.0}, {"end_bit": 4})),
+        ({"last_bit": 32}, "complex64"), ({"last_bit": 64}, "uint64"), ({}, "string"), ({}, "r8"), ({}, DATE),
+    ],
+    "n5_default": [
+        ({}, "uint8"), ({"codecs": n5([1, 0]), "x": 1}, "uint8"),
+        *(({"codecs": codecs}, "uint8") for codecs in (
+            [], n5([0, 1]), n5([1, 0])[:1], n5([1, 0])[1:], n5([0]), n5([2, 1, 0]),
+            n5([1, 0], "crc32c", "crc32c"), n5([1, 0], "bytes"), n5([1, 0])[::-1],
+            n5([1, 0], {"name": "unknown"}), "x", None)),
+        *(({"codecs": n5([1, 0], endian=endian)}, "int16") for endian in ("little", None)),
+        *(({"codecs": n5([1, 0])}, name) for name in ("bool", "float16", "complex64")),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_documents_that_are_refused(name: str) -> None:
+    for configuration, data_type in REFUSED[name]:
+        with case((configuration, data_type)):
+            error = refused(name, configuration, data_type)
+            if name == "bitround" and data_type == "float32" and "keepbits" in configuration:
+                assert error.field.endswith("x" if "x" in configuration else "keepbits")
 
 
 # Arrays
@@ -935,33 +745,40 @@ def test_scaled_and_cast(fill: float) -> None:
 SCALARS = st.one_of(
     st.none(), st.booleans(), st.integers(-3, 300), st.integers(), st.floats(),
     st.sampled_from(["NaN", "Infinity", "none", "int8", "float32", "clamp", "wrap", "0x7fc00000", "bytes"]),
+    st.sampled_from(["<i4", ">f8", "M8[ns]", "S5", "end", "start", "utf-8"]),
     st.text(max_size=2),
 )  # fmt: skip
 ANYTHING = st.recursive(
     SCALARS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
 )
+NUMCODECS_FIELDS = (
+    "level dtype astype encode_dtype decode_dtype offset scale digits keepbits filters format preset "
+    "location shuffle elementsize encoding mode initval"
+)
 FIELDS = {
-    "reshape": ["shape"], "bitround": ["keepbits"], "scale_offset": ["offset", "scale"],
-    "cast_value": ["data_type", "rounding", "out_of_range", "scalar_map"], "n5_default": ["codecs"],
-    "packbits": ["padding_encoding", "first_bit", "last_bit"],
+    "reshape": "shape", "bitround": "keepbits", "scale_offset": "offset scale", "n5_default": "codecs",
+    "cast_value": "data_type rounding out_of_range scalar_map",
+    "packbits": "padding_encoding first_bit last_bit",
+    **{f"numcodecs.{name}": NUMCODECS_FIELDS for name in numcodecs_ids()},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", slow_but(FIELDS, "cast_value", "packbits"))
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_no_configuration_breaks_anything(name: str, data: st.DataObject) -> None:
     """Whatever a document says, it is a codec or it is refused; and it encodes and decodes or says why."""
-    configuration = data.draw(st.fixed_dictionaries({}, optional=dict.fromkeys(FIELDS[name], ANYTHING)))
+    known = data.draw(st.lists(st.sampled_from(FIELDS[name].split()), max_size=4))
+    configuration = {field: data.draw(ANYTHING) for field in known}
     if name == "cast_value" and data.draw(st.booleans()):
         configuration["data_type"] = data.draw(st.sampled_from([*INTEGERS, *FLOATS]))
     data_type = data.draw(st.sampled_from(["int8", "uint64", "float32", "float64", "bool", "complex64"]))
     spec = spec_of(data_type, (2, 3))
+    document: Any = {"name": name, "configuration": configuration}
     try:
-        codec = codec_from_json({"name": name, "configuration": configuration})
-        assert isinstance(codec, (ArrayArrayCodec, ArrayBytesCodec))
-        chain = CodecChain((codec,) if isinstance(codec, ArrayBytesCodec) else (codec, BytesCodec()), spec)
+        codec = codec_from_json(document)
+        assert hash(codec) == hash(codec_from_json(document))
+        chain = CodecChain(codecs_with(codec), spec)
     except MetadataError:
         return
     array = np.arange(6).reshape(2, 3).astype(spec.dtype)
@@ -969,8 +786,7 @@ def test_no_configuration_breaks_anything(name: str, data: st.DataObject) -> Non
         found = chain.decode(chain.encode(array))
     except xzarr3.ChunkError:
         return
-    assert found.shape == (2, 3)
-    assert found.astype(spec.dtype).dtype == spec.dtype
+    assert (found.shape, found.dtype.newbyteorder("=")) == ((2, 3), spec.dtype)
 
 
 # Other libraries
@@ -999,51 +815,45 @@ def zarr_python() -> Any:
     return zarr
 
 
+def check_with_zarr_python(tmp_path: Path, values: Any, part: Any = ..., **given: Any) -> Any:
+    """Part of an array is written by both libraries, and read by each of what the other one wrote."""
+    zarr, options = zarr_python(), {"shape": values.shape, "dtype": values.dtype, "fill_value": 1, **given}
+    theirs = zarr.create_array(str(tmp_path / "theirs"), **options)
+    ours = xzarr3.create_array(tmp_path / "ours", **options)
+    theirs[part] = ours[part] = values[part]
+    expected = theirs[...]
+    for found in (ours, zarr.open_array(str(tmp_path / "ours")), xzarr3.open_array(tmp_path / "theirs")):
+        assert np.array_equal(found[...], expected, equal_nan=values.dtype.kind == "f")
+        assert np.array_equal(found[::3], expected[::3], equal_nan=values.dtype.kind == "f")
+    return expected
+
+
 @pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "i4", "u2", "i1"])
 @pytest.mark.parametrize("shards", [None, (12,)])
 def test_scale_offset_with_zarr_python(tmp_path: Path, dtype: str, shards: Any) -> None:
     zarr = zarr_python()
-    from zarr.codecs.scale_offset import ScaleOffset
-
     values = np.arange(20).astype(dtype)
-    offset, scale = 1 if dtype[0] != "u" else 0, 2 if values.dtype.kind in "iu" else 0.25
-    options = {
-        "shape": 20, "chunks": 4, "shards": shards, "dtype": dtype,
-        "fill_value": values.dtype.type(3).item(), "filters": [ScaleOffset(offset=offset, scale=scale)],
-    }  # fmt: skip
-    theirs = zarr.create_array(str(tmp_path / "theirs"), **options)
-    theirs[2:15] = values[2:15]
-    expected = theirs[...]
-    found = xzarr3.open_array(xzarr3.LocalStore(tmp_path / "theirs"))
-    assert np.array_equal(found[...], expected)
-    assert np.array_equal(found[::3], expected[::3])
-    ours = xzarr3.create_array(tmp_path / "ours", **options)
-    ours[2:15] = values[2:15]
-    again = zarr.open_array(str(tmp_path / "ours"), mode="r+")
-    assert np.array_equal(again[...], expected)
-    again[0] = 5
-    assert xzarr3.open_array(xzarr3.LocalStore(tmp_path / "ours"))[0] == 5
+    offset, scale = int(dtype[0] != "u"), 0.25 if dtype[0] == "f" else 2
+    options = {"chunks": 4, "shards": shards, "fill_value": values[3].item()}
+    scaled = zarr.codecs.scale_offset.ScaleOffset(offset=offset, scale=scale)
+    check_with_zarr_python(tmp_path, values, slice(2, 15), filters=[scaled], **options)
+    zarr.open_array(str(tmp_path / "ours"), mode="r+")[0] = 5
+    assert xzarr3.open_array(tmp_path / "ours")[0] == 5
 
 
 def test_left_out_inner_chunks_with_zarr_python(tmp_path: Path) -> None:
     """In a shard behind the codec: both take them for what it makes of the fill value."""
     zarr = zarr_python()
-    from zarr.codecs import ShardingCodec as TheirShardingCodec
-    from zarr.codecs.scale_offset import ScaleOffset
-
-    options = {
-        "shape": 16, "chunks": 8, "dtype": "f4", "fill_value": 3.0, "compressors": None,
-        "filters": [ScaleOffset(offset=1, scale=0.25)], "serializer": TheirShardingCodec(chunk_shape=(2,)),
-    }  # fmt: skip
-    theirs = zarr.create_array(str(tmp_path / "theirs"), **options)
-    ours = xzarr3.create_array(tmp_path / "ours", **options)
-    expected = np.full(16, 3, "f4")
-    expected[4:6] = theirs[4:6] = ours[4:6] = [9, 10]
+    values = np.full(16, 3, "f4")
+    values[4:6] = [9, 10]
+    found = check_with_zarr_python(
+        tmp_path, values, slice(4, 6), chunks=8, fill_value=3.0, compressors=None,
+        filters=[zarr.codecs.scale_offset.ScaleOffset(offset=1, scale=0.25)],
+        serializer=zarr.codecs.ShardingCodec(chunk_shape=(2,)),
+    )  # fmt: skip
+    assert np.array_equal(found, values)
     assert (tmp_path / "ours/c/0").read_bytes() == (tmp_path / "theirs/c/0").read_bytes()
     assert len((tmp_path / "ours/c/0").read_bytes()) == 8 + 4 * 16 + 4
-    for found in (ours[...], theirs[...], xzarr3.open_array(xzarr3.LocalStore(tmp_path / "theirs"))[...]):
-        assert np.array_equal(found, expected)
-    assert np.array_equal(zarr.open_array(str(tmp_path / "ours"))[...], expected)
 
 
 WHOLE = [("f8", "i2"), ("f4", "u1"), ("i4", "i1")]
@@ -1061,29 +871,19 @@ FLOATING = [("f8", "f4"), ("u2", "f4"), ("f8", "f2")]
 def test_cast_value_with_zarr_python(
     tmp_path: Path, source: str, target: str, rounding: Any, out_of_range: Any
 ) -> None:
-    zarr = zarr_python()
+    zarr_python()
     pytest.importorskip("cast_value_rs")
     from zarr.codecs.cast_value import CastValue
 
     wide = np.random.default_rng(5).integers(-200_000, 200_000, 64) / (4 if source[0] == "f" else 1)
-    if out_of_range is None:
-        wide = wide % 100
-    values = wide.astype(source)
+    values = (wide % 100 if out_of_range is None else wide).astype(source)
     given: dict[str, Any] = {"rounding": rounding, "out_of_range": out_of_range}
     if source[0] == "f" and target[0] != "f":
         values[5] = np.nan
         given["scalar_map"] = {"encode": [("NaN", 7)], "decode": [(7, "NaN")]}
     values[values == 7] = 8
-    options = {
-        "shape": 64, "chunks": 16, "dtype": source, "fill_value": 1,
-        "filters": [CastValue(data_type=np.dtype(target).name, **given)],
-    }  # fmt: skip
-    theirs = zarr.create_array(str(tmp_path / "theirs"), **options)
-    ours = xzarr3.create_array(tmp_path / "ours", **options)
-    theirs[...] = ours[...] = values
-    expected = theirs[...]
-    for found in (ours, zarr.open_array(str(tmp_path / "ours")), xzarr3.open_array(tmp_path / "theirs")):
-        assert np.array_equal(found[...], expected, equal_nan=source[0] == "f")
+    cast = CastValue(data_type=np.dtype(target).name, **given)
+    check_with_zarr_python(tmp_path, values, chunks=16, filters=[cast])
 
 
 def zarrs() -> Any:
@@ -1111,18 +911,7 @@ def zarrs() -> Any:
             def evolve_from_array_spec(self, array_spec: Any) -> Any:
                 return self
 
-            def validate(self, **given: Any) -> None:
-                pass
-
-            def compute_encoded_size(self, *given: Any) -> int:
-                raise NotImplementedError
-
-            async def _encode_single(self, *given: Any) -> Any:
-                raise NotImplementedError
-
-            async def _decode_single(self, *given: Any) -> Any:
-                raise NotImplementedError
-
+        Named.__abstractmethods__ = frozenset()  # Its methods are never called.
         return Named
 
     register_codec("packbits", stand_in("packbits", TheirArrayBytesCodec))

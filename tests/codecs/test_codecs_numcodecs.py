@@ -8,7 +8,7 @@ import lzma
 import pickle
 import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numcodecs
@@ -25,7 +25,6 @@ from hypothesis.extra import numpy as hnp
 
 from xzarr3 import ChunkDecodeError, ChunkEncodeError, MetadataError, UnknownExtensionError
 from xzarr3.codecs import (
-    ArrayArrayCodec,
     BloscCodec,
     BytesBytesCodec,
     BytesCodec,
@@ -37,7 +36,7 @@ from xzarr3.codecs import (
     codec_from_json,
     parse_codec,
 )
-from xzarr3.codecs.numcodecs import from_numcodecs, numcodecs_ids, to_numcodecs
+from xzarr3.codecs.numcodecs import from_numcodecs, to_numcodecs
 from xzarr3.codecs.pipeline import CodecChain
 
 # Chains, as version 2 of the format builds them
@@ -111,44 +110,42 @@ def numbers(dtype: str, shape: tuple[int, ...] = (4, 6)) -> np.ndarray[Any, Any]
     return (rng.normal(size=shape) * 10).astype(dtype)
 
 
+def filters_of(dtype: str) -> Iterator[dict[str, Any]]:
+    """Filters of numbers of a dtype, with every dtype of the output that they can have."""
+    kind, order = np.dtype(dtype).kind, dtype[0].replace("|", "<")
+    yield {"id": "delta", "dtype": dtype}
+    for code in ("i2", "i1", "f4", "f8") if kind == "i" else ("f8",):
+        yield {"id": "delta", "dtype": dtype, "astype": np.dtype(code).newbyteorder(order).str}
+    if kind != "f":
+        return
+    for offset, scale in ((-100, 1), (-99.5, 2.5)):
+        scaled = {"id": "fixedscaleoffset", "offset": offset, "scale": scale, "dtype": dtype}
+        yield scaled
+        for code in ("u1", "i2", "i4", "f4", "f8"):
+            yield {**scaled, "astype": np.dtype(code).newbyteorder(order).str}
+    for digits in (0, 1, 2):
+        yield {"id": "quantize", "digits": digits, "dtype": dtype}
+    yield {"id": "quantize", "digits": 1, "dtype": dtype, "astype": f"{order}f4"}
+
+
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", INTEGERS + FLOATS)
-def test_delta(dtype: str, order: str) -> None:
-    both_ways(numbers(dtype), [{"id": "delta", "dtype": dtype}], order=order)
-    for kind in ("i2", "i1", "f4", "f8") if np.dtype(dtype).kind == "i" else ("f8", "f4"):
-        astype = np.dtype(kind).newbyteorder(dtype[0] if dtype[0] != "|" else "<").str
-        config = {"id": "delta", "dtype": dtype, "astype": astype}
-        if np.can_cast(np.dtype("f8"), astype) or np.dtype(dtype).kind == "i":
-            both_ways(numbers(dtype), [config], order=order)
+def test_filters_of_numbers(dtype: str, order: str) -> None:
+    for config in filters_of(dtype):
+        values = numbers(dtype)
+        if config["id"] == "fixedscaleoffset":  # The output is to hold them.
+            values = (np.abs(values) % 1).astype(dtype)
+        with case(config):
+            both_ways(values, [config], order=order)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("astype", ["u1", "i2", "i4", "f4", "f8", None])
-def test_fixedscaleoffset(dtype: str, astype: str | None, order: str) -> None:
-    astype = None if astype is None else np.dtype(astype).newbyteorder(dtype[0]).str
-    for offset, scale in ((-100, 1), (-99.5, 2.5)):
-        config: dict[str, Any] = {"id": "fixedscaleoffset", "offset": offset, "scale": scale, "dtype": dtype}
-        if astype is not None:
-            config["astype"] = astype
-        both_ways((np.abs(numbers(dtype)) % 1).astype(dtype), [config], order=order)
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_quantize_and_bitround(dtype: str, order: str) -> None:
-    for digits in (0, 1, 2):
-        both_ways(numbers(dtype), [{"id": "quantize", "digits": digits, "dtype": dtype}], order=order)
-    astype = dtype[0] + "f4"
-    both_ways(
-        numbers(dtype), [{"id": "quantize", "digits": 1, "dtype": dtype, "astype": astype}], order=order
-    )
+@pytest.mark.parametrize("dtype", ["=f2", "=f4", "=f8"])
+def test_bitround(dtype: str, order: str) -> None:
+    """numcodecs knows no other byte order than ours, and makes C order of F where it changes something."""
     bits = {2: 10, 4: 23, 8: 52}[np.dtype(dtype).itemsize]
-    for keepbits in (0, 3, bits):
-        # numcodecs takes the name of a dtype for its table, so it knows no other byte order than ours; and
-        # it makes a C-contiguous copy, which zarr-python 2 then takes for one in F order.
-        if np.dtype(dtype).isnative and (order == "C" or keepbits == bits):
-            both_ways(numbers(dtype), [{"id": "bitround", "keepbits": keepbits}], order=order)
+    for keepbits in (0, 3, bits) if order == "C" else (bits,):
+        both_ways(numbers(dtype), [{"id": "bitround", "keepbits": keepbits}], order=order)
 
 
 @pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")  # The values have no imaginary part.
@@ -203,7 +200,7 @@ def test_chains_of_filters(dtype: str, filters: Any, compressor: Any, order: str
     both_ways(values, filters, compressor, order)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_delta_of_any_integers(data: st.DataObject) -> None:
     dtype = data.draw(st.sampled_from(INTEGERS))
@@ -221,40 +218,35 @@ def test_delta_of_any_integers(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "dtype", "shape", "name", "fill"),
+    ("config", "dtype", "name", "fill"),
     [
-        ({"id": "delta", "dtype": "<i4", "astype": "<i2"}, "i4", (3, 4), "int16", 7),
-        ({"id": "fixedscaleoffset", "offset": 2, "scale": 10, "dtype": "<f8", "astype": "<i4"}, "f8", (3, 4),
-         "int32", 50),
-        ({"id": "fixedscaleoffset", "offset": 200, "scale": 10, "dtype": "<f8", "astype": "|u1"}, "f8",
-         (3, 4), "uint8", None),
-        ({"id": "quantize", "digits": 1, "dtype": "<f8", "astype": "<f4"}, "f8", (3, 4), "float32", 7),
-        ({"id": "astype", "encode_dtype": "<f4", "decode_dtype": "<i4"}, "i4", (3, 4), "float32", 7),
-        ({"id": "bitround", "keepbits": 3}, "f4", (3, 4), "float32", 7),
-        ({"id": "packbits"}, "?", (3, 4), "uint8", None),
+        ({"id": "delta", "dtype": "<i4", "astype": "<i2"}, "i4", "int16", 7),
+        (SCALED | {"offset": 2, "scale": 10, "dtype": "<f8", "astype": "<i4"}, "f8", "int32", 50),
+        (SCALED | {"offset": 200, "scale": 10, "dtype": "<f8", "astype": "|u1"}, "f8", "uint8", None),
+        ({"id": "quantize", "digits": 1, "dtype": "<f8", "astype": "<f4"}, "f8", "float32", 7),
+        ({"id": "astype", "encode_dtype": "<f4", "decode_dtype": "<i4"}, "i4", "float32", 7),
+        ({"id": "bitround", "keepbits": 3}, "f4", "float32", 7), ({"id": "packbits"}, "?", "uint8", None),
     ],
     ids=str,
 )  # fmt: skip
-def test_encoded_chunks(config: Any, dtype: str, shape: Any, name: str, fill: Any) -> None:
-    spec = spec_of(np.dtype(dtype), shape, np.dtype(dtype).type(7))
-    codec = from_numcodecs(config)
-    assert isinstance(codec, ArrayArrayCodec)
+def test_encoded_chunks(config: Any, dtype: str, name: str, fill: Any) -> None:
+    spec = spec_of(np.dtype(dtype), (3, 4), np.dtype(dtype).type(7))
+    codec: Any = from_numcodecs(config)
     after = codec.resolve(spec)
     assert after.data_type.name == name
-    assert after.shape == ((3,) if config["id"] == "packbits" else shape)
-    assert after.dtype == codec.encode(np.full(shape, 7, dtype), spec).dtype
+    assert after.shape == ((3,) if config["id"] == "packbits" else (3, 4))
+    assert after.dtype == codec.encode(np.full((3, 4), 7, dtype), spec).dtype
     if fill is not None:
         assert after.fill_value == fill
         assert np.asarray(after.fill_value).dtype == after.dtype
 
 
 def test_a_fill_value_that_cannot_be_encoded() -> None:
-    spec = spec_of("f8", (3,), np.nan)
     for config in (
         {"id": "fixedscaleoffset", "offset": 0, "scale": 1, "dtype": "<f8", "astype": "<i4"},
         {"id": "astype", "encode_dtype": "<i4", "decode_dtype": "<f8"},
     ):
-        after = from_numcodecs(config).resolve(spec)  # type: ignore[attr-defined]
+        after = from_numcodecs(config).resolve(spec_of("f8", (3,), np.nan))  # type: ignore[attr-defined]
         assert after.data_type.name == "int32"
 
 
@@ -355,11 +347,6 @@ def test_many_empty_streams_are_read_in_linear_time() -> None:
     assert to_bytes(coder({"id": "bz2"}).decode(value, 10)) == b"end"
 
 
-def test_lzma_that_asks_for_much_memory() -> None:
-    with pytest.raises(MetadataError):
-        from_numcodecs({"id": "lzma", "format": 3, "filters": [{"id": 33, "dict_size": 2**30}]})
-
-
 @pytest.mark.parametrize("config", COMPRESSORS + CHECKSUMS, ids=str)
 def test_bytes_that_are_not_theirs(config: Any) -> None:
     """Too many, too few, or something behind them; and for checksums any flipped bit."""
@@ -386,7 +373,7 @@ def test_bytes_that_are_not_theirs(config: Any) -> None:
 
 
 @pytest.mark.parametrize("config", slow_but(COMPRESSORS + CHECKSUMS, *QUICK), ids=str)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_damaged_bytes(config: Any, data: st.DataObject) -> None:
     codec = coder(config)
@@ -450,55 +437,43 @@ def test_configurations_both_ways(config: Any) -> None:
     assert hash(again.evolve(spec)) == hash(codec.evolve(spec))
     restored = pickle.loads(pickle.dumps(codec))
     assert (restored, hash(restored)) == (codec, hash(codec))
-    assert codec != parse_codec("transpose" and TransposeCodec((0,)))
+    assert codec != TransposeCodec((0,))
 
 
-@pytest.mark.parametrize(
-    ("config", "codec"),
-    [
-        ({"id": "gzip", "level": 3}, GzipCodec(3)),
-        ({"id": "gzip"}, GzipCodec(1)),
-        ({"id": "gzip", "level": None}, GzipCodec(1)),  # Null means the default, as absence does.
-        ({"id": "shuffle", "elementsize": None}, from_numcodecs({"id": "shuffle"})),
-        ({"id": "delta", "dtype": "<i4", "astype": None}, from_numcodecs({"id": "delta", "dtype": "<i4"})),
-        ({"id": "zstd"}, ZstdCodec(0)),
-        ({"id": "zstd", "level": 3, "checksum": True}, ZstdCodec(3, True)),
-        ({"id": "crc32c"}, Crc32cCodec()),
-        ({"id": "blosc"}, BloscCodec("lz4", 5, "shuffle")),
-        ({"id": "blosc", "shuffle": -1}, BloscCodec("lz4", 5, None)),
-        ({"id": "blosc", "cname": "zstd", "clevel": 1, "shuffle": 2, "blocksize": 64},
-         BloscCodec("zstd", 1, "bitshuffle", None, 64)),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_codecs_of_version_2_in_version_3(config: Any, codec: Any) -> None:
-    assert from_numcodecs(config) == codec
+CALLED: list[tuple[dict[str, Any], Any]] = [
+    ({"id": "gzip", "level": 4}, GzipCodec(4)), ({"id": "zstd", "level": 4}, ZstdCodec(4)),
+    ({"id": "zstd", "level": 3, "checksum": True}, ZstdCodec(3, True)), ({"id": "crc32c"}, Crc32cCodec()),
+    ({"id": "blosc", "cname": "zlib", "clevel": 9, "shuffle": 1, "blocksize": 0},
+     BloscCodec("zlib", 9, None)),
+    ({"id": "crc32"}, parse_codec("numcodecs.crc32")),
+]  # fmt: skip
+"""What version 2 calls codecs of version 3."""
+DEFAULTS: list[tuple[dict[str, Any], Any]] = [
+    ({"id": "gzip"}, GzipCodec(1)),
+    ({"id": "gzip", "level": None}, GzipCodec(1)),  # Null means the default, as absence does.
+    ({"id": "shuffle", "elementsize": None}, from_numcodecs({"id": "shuffle"})),
+    ({"id": "delta", "dtype": "<i4", "astype": None}, from_numcodecs({"id": "delta", "dtype": "<i4"})),
+    ({"id": "zstd"}, ZstdCodec(0)), ({"id": "blosc"}, BloscCodec("lz4", 5, "shuffle")),
+    ({"id": "blosc", "shuffle": -1}, BloscCodec("lz4", 5, None)),
+    ({"id": "blosc", "shuffle": 2, "blocksize": 64}, BloscCodec("lz4", 5, "bitshuffle", None, 64)),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("codec", "config"),
-    [
-        (BloscCodec("zlib", 9, None),
-         {"id": "blosc", "cname": "zlib", "clevel": 9, "shuffle": 1, "blocksize": 0}),
-        (ZstdCodec(4), {"id": "zstd", "level": 4}),
-        (ZstdCodec(4, True), {"id": "zstd", "level": 4, "checksum": True}),
-        (GzipCodec(4), {"id": "gzip", "level": 4}),
-        (Crc32cCodec(), {"id": "crc32c"}),
-        (parse_codec("numcodecs.crc32"), {"id": "crc32"}),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_what_version_2_calls_them(codec: Any, config: Any) -> None:
-    assert to_numcodecs(codec, spec_of("i2")) == config
-    assert from_numcodecs({"id": "crc32c", "location": "start"}).name == "numcodecs.crc32c"
+def test_codecs_that_both_versions_have() -> None:
+    for config, codec in CALLED:
+        assert to_numcodecs(codec, spec_of("i2")) == config
+        assert from_numcodecs(config).evolve(spec_of("i2")) == codec.evolve(spec_of("i2"))
+    for config, codec in DEFAULTS:
+        assert from_numcodecs(config) == codec
 
 
-def test_codec_from_json_of_a_checksum_after_one_before_the_data() -> None:
+def test_the_two_places_of_a_checksum_are_two_codecs() -> None:
     """The class of one place of the checksum must not become that of the other."""
     before: Any = {"name": "numcodecs.crc32c", "configuration": {"location": "start"}}
     after: Any = {"name": "numcodecs.crc32c", "configuration": {}}
     assert codec_from_json(after) == Crc32cCodec()
     assert codec_from_json(before) == from_numcodecs({"id": "crc32c", "location": "start"})
+    assert codec_from_json(before).name == "numcodecs.crc32c"  # type: ignore[union-attr]
     assert codec_from_json(after) == Crc32cCodec()
 
 
@@ -529,59 +504,33 @@ def test_codecs_that_are_refused(name: str) -> None:
         codec_from_json({"name": f"numcodecs.{name}", "configuration": {}})
 
 
-def test_the_registry_of_numcodecs_is_never_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would load what other packages registered under a name."""
-
-    def never(*_: Any, **__: Any) -> None:
-        raise AssertionError("asked")
-
-    monkeypatch.setattr(numcodecs, "get_codec", never)
-    monkeypatch.setattr(numcodecs.registry, "get_codec", never)
-    for config in CONFIGS:
-        codec = from_numcodecs(config)
-        if isinstance(codec, BytesBytesCodec):
-            codec = codec.evolve(spec_of("i2", (4,)))
-            assert to_bytes(codec.decode(codec.encode(bytes(8)), 8)) == bytes(8)
-    with pytest.raises(UnknownExtensionError):
-        from_numcodecs({"id": "other"})
-
-
 BAD: list[Any] = [
     {}, {"id": 5}, {"id": None}, [], "zlib", None,
     {"id": "zlib", "level": 10}, {"id": "zlib", "level": "1"}, {"id": "zlib", "level": True},
     {"id": "zlib", "x": 1}, {"id": "gzip", "level": 11}, {"id": "bz2", "level": 0},
-    {"id": "bz2", "level": 1.5},
     {"id": "lzma", "format": 4}, {"id": "lzma", "check": 2}, {"id": "lzma", "preset": 10},
-    {"id": "lzma", "preset": -1}, {"id": "lzma", "filters": {}}, {"id": "lzma", "filters": [5]},
-    {"id": "lzma", "filters": [{"id": "x"}]}, {"id": "lzma", "filters": [{"dist": 1}]},
-    {"id": "lzma", "filters": [{"id": 33}]}, {"id": "lzma", "format": 3},
-    {"id": "lz4", "acceleration": "1"}, {"id": "lz4", "acceleration": 2**31},
-    {"id": "zstd", "level": 23}, {"id": "zstd", "level": 1, "checksum": 1},
-    {"id": "blosc", "cname": "lz5"}, {"id": "blosc", "clevel": 10}, {"id": "blosc", "shuffle": 3},
-    {"id": "blosc", "shuffle": "shuffle"}, {"id": "blosc", "typesize": 0},
-    {"id": "shuffle", "elementsize": -1}, {"id": "shuffle", "elementsize": "4"},
-    {"id": "crc32", "location": "middle"}, {"id": "fletcher32", "location": "end"},
-    {"id": "jenkins_lookup3", "initval": -1}, {"id": "jenkins_lookup3", "prefix": "ab"},
-    {"id": "delta", "dtype": 5}, {"id": "delta", "dtype": "O"}, {"id": "delta", "dtype": "object"},
-    {"id": "delta", "dtype": "i4,i4"}, {"id": "delta", "dtype": ["i4"]}, {"id": "delta", "dtype": "(2,)i4"},
-    {"id": "delta", "dtype": "nonsense"}, {"id": "delta", "dtype": "<i4", "astype": "O"},
-    {"id": "delta", "dtype": "<i4", "astype": "V4"}, {"id": "delta", "dtype": "?"},
+    {"id": "lzma", "preset": -1}, {"id": "lzma", "filters": {}}, {"id": "lzma", "filters": [{"id": 33}]},
+    {"id": "lzma", "format": 3, "filters": [{"id": 33, "dict_size": 2**30}]},
+    {"id": "lz4", "acceleration": 2**31}, {"id": "zstd", "level": 23},
+    {"id": "zstd", "level": 1, "checksum": 1}, {"id": "blosc", "cname": "lz5"}, {"id": "blosc", "clevel": 10},
+    {"id": "blosc", "shuffle": 3}, {"id": "blosc", "shuffle": "shuffle"}, {"id": "blosc", "typesize": 0},
+    {"id": "shuffle", "elementsize": -1}, {"id": "crc32", "location": "middle"},
+    {"id": "fletcher32", "location": "end"}, {"id": "jenkins_lookup3", "initval": -1},
+    {"id": "jenkins_lookup3", "prefix": "ab"}, {"id": "delta", "dtype": 5}, {"id": "delta", "dtype": "O"},
+    {"id": "delta", "dtype": "i4,i4"}, {"id": "delta", "dtype": "(2,)i4"}, {"id": "delta", "dtype": "?"},
+    {"id": "delta", "dtype": "nonsense"}, {"id": "delta", "dtype": "<i4", "astype": "V4"},
     {"id": "fixedscaleoffset", "offset": 0, "dtype": "f8"},
     {"id": "fixedscaleoffset", "scale": 1, "dtype": "f8"},
-    {"id": "fixedscaleoffset", "offset": 0, "scale": 0, "dtype": "f8"},
-    {"id": "fixedscaleoffset", "offset": 0, "scale": "1", "dtype": "f8"},
-    {"id": "fixedscaleoffset", "offset": float("nan"), "scale": 1, "dtype": "f8"},
-    {"id": "fixedscaleoffset", "offset": True, "scale": 1, "dtype": "f8"},
-    {"id": "fixedscaleoffset", "offset": 10**400, "scale": 1, "dtype": "f8"},
+    *({"id": "fixedscaleoffset", "offset": offset, "scale": scale, "dtype": "f8"} for offset, scale in
+      ((0, 0), (0, "1"), (float("nan"), 1), (True, 1), (10**400, 1))),
     {"id": "quantize", "dtype": "<f8"}, {"id": "quantize", "digits": 400, "dtype": "<f8"},
     {"id": "quantize", "digits": 1, "dtype": "<i4"}, {"id": "astype", "decode_dtype": "<f4"},
     {"id": "astype", "encode_dtype": "O", "decode_dtype": "<f4"}, {"id": "bitround"},
     {"id": "bitround", "keepbits": -1}, {"id": "bitround", "keepbits": 53}, {"id": "packbits", "x": 1},
-    {"id": "json2", "encoding": "zip"}, {"id": "json2", "encoding": "idna"}, {"id": "json2", "x": 1},
-    {"id": "vlen-utf8", "x": 1}, {"id": "pcodec", "level": 13}, {"id": "pcodec", "mode_spec": "x"},
-    {"id": "pcodec", "delta_encoding_order": 8}, {"id": "zfpy", "mode": 1},
-    {"id": "zfpy", "mode": 2, "rate": 0},
-    {"id": "zfpy", "precision": 65}, {"id": "zfpy", "compression_kwargs": {"x": 1}},
+    {"id": "json2", "encoding": "zip"}, {"id": "vlen-utf8", "x": 1}, {"id": "pcodec", "level": 13},
+    {"id": "pcodec", "mode_spec": "x"}, {"id": "pcodec", "delta_encoding_order": 8},
+    {"id": "zfpy", "mode": 1}, {"id": "zfpy", "mode": 2, "rate": 0}, {"id": "zfpy", "precision": 65},
+    {"id": "zfpy", "compression_kwargs": {"x": 1}},
 ]  # fmt: skip
 
 
@@ -596,34 +545,6 @@ def test_configurations_that_are_not_valid(config: Any) -> None:
             with pytest.raises(MetadataError) as caught:
                 codec_from_json({"name": f"numcodecs.{config['id']}", "configuration": fields})
             assert str(caught.value.field).startswith("configuration.")
-
-
-@pytest.mark.slow
-@settings(max_examples=300, deadline=None)
-@given(st.data())
-def test_arbitrary_configurations(data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(numcodecs_ids()))
-    field = st.sampled_from(
-        ["level", "dtype", "astype", "encode_dtype", "decode_dtype", "offset", "scale", "digits", "keepbits",
-         "filters", "format", "preset", "location", "shuffle", "elementsize", "encoding", "mode", "initval"]
-    )  # fmt: skip
-    value = st.recursive(
-        st.one_of(
-            st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5),
-            st.sampled_from(["<i4", ">f8", "M8[ns]", "S5", "end", "start", "utf-8"]),
-        ),
-        lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(field, inner, max_size=2)),
-        max_leaves=4,
-    )  # fmt: skip
-    config = data.draw(st.dictionaries(field, value, max_size=3))
-    for parse in (
-        lambda: from_numcodecs({**config, "id": name}),
-        lambda: codec_from_json({"name": f"numcodecs.{name}", "configuration": config}),
-    ):
-        codec, error = attempt(parse, MetadataError)
-        if error is None:
-            assert hash(codec) == hash(parse())
-            attempt(lambda codec=codec: CodecChain((codec,), spec_of("f8", (2,))), MetadataError)
 
 
 # Libraries that need not be installed

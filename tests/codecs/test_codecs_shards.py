@@ -17,13 +17,13 @@ import zstandard
 from _chains import EMPTY, MIB, checked, refused, refused_within
 from _peers import BIG, CRC32C, LITTLE, codec, sharding
 from _slow import slow, slow_but
-from _strategies import array_document, attempt, chunk_document, stored
+from _strategies import attempt, chunk_document, stored
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import ChunkDecodeError
-from xzarr3.codecs import BytesCodec, GzipCodec, ShardingCodec, parse_codec
+from xzarr3.codecs import BytesCodec, ShardingCodec, parse_codec
 
 BYTES = codec("bytes")
 GZIP, ZSTD = codec("gzip", level=5), codec("zstd", level=3, checksum=False)
@@ -168,16 +168,6 @@ def test_codecs_around_and_within(name: str, gap: bytes, store: xzarr3.Store) ->
     check_change(array, shard_values())
 
 
-def test_beyond_the_edge_of_the_array() -> None:
-    grid = {"name": "regular", "configuration": {"chunk_shape": [4, 6]}}
-    codecs = [sharding((2, 3), BYTES)]
-    document = array_document(shape=[3, 4], data_type="uint8", fill_value=8, chunk_grid=grid, codecs=codecs)
-    array = stored(document, {"c/0/0": build_shard(INNER)})
-    assert array[...].tolist() == shard_values()[:3, :4].tolist()
-    array[2, 3] = 1
-    assert array[2].tolist() == [*shard_values()[2, :3], 1]
-
-
 def test_only_inner_chunks_that_hold_something_are_stored() -> None:
     array = stored(chunk_document("uint8", (4, 6), [sharding((2, 3), BYTES)], fill_value=3))
     values = np.full((4, 6), 3, "u1")
@@ -299,32 +289,18 @@ def test_bad_inner_chunk_spoils_no_other(store: xzarr3.Store) -> None:
         assert error.inner_chunk == (1, 0)
 
 
-def test_error_in_a_nested_shard_names_both_chunks(store: xzarr3.Store) -> None:
+@pytest.mark.parametrize("around", [[], [GZIP]], ids=["alone", "compressed"])
+def test_error_in_a_nested_shard_names_both_chunks(around: list[Any], store: xzarr3.Store) -> None:
     good = build_shard(INNER[:2], "start")
     bad = shard_of([(36, 6), (1000, 6)], INNER[2] + INNER[3], "start")
     nested = sharding((2, 6), sharding((2, 3), BYTES, location="start"))
-    array = open_shard(store, build_shard([good, bad], order=(1, 0)), nested)
-    assert np.array_equal(array[0:2], shard_values()[0:2])
+    data = build_shard([good, bad], order=(1, 0))
+    array = open_shard(store, gzip.compress(data) if around else data, nested, *around)
+    if not around:  # What is compressed is decoded whole.
+        assert np.array_equal(array[0:2], shard_values()[0:2])
     for selection in ((2, 4), ...):
         error = refused(lambda s=selection: array[s], "sharding_indexed", chunk=(0, 0), key="c/0/0")
         assert error.inner_chunk == (1, 0, 0, 1)
-
-
-@pytest.mark.parametrize("compressors", [None, ["gzip"]])
-def test_damage_in_a_nested_shard_is_located_on_every_level(compressors: Any) -> None:
-    nested = ShardingCodec((2,), (ShardingCodec((1,), (BytesCodec(), GzipCodec())),))
-    array = xzarr3.create_array(
-        xzarr3.MemoryStore(), shape=4, chunks=4, dtype="i4", serializer=nested, compressors=compressors
-    )
-    array[:] = [1, 2, 3, 4]
-    value = bytes(array.store.get("c/0") or b"")
-    value = gzip.decompress(value) if compressors else value
-    at = value.rfind(b"\x1f\x8b")
-    value = value[:at] + b"\0" + value[at + 1 :]
-    array.store.set("c/0", gzip.compress(value) if compressors else value)
-    with pytest.raises(ChunkDecodeError) as caught:
-        array[:]
-    assert (caught.value.chunk, caught.value.inner_chunk) == ((0,), (1, 1))
 
 
 def test_the_inner_chunk_of_a_shard_without_dimensions() -> None:
@@ -436,35 +412,14 @@ def check_shard(location: str, inner: str | None, entries: list[tuple[int, int]]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("location", ["start", "end"])
-@pytest.mark.parametrize("inner", [None, "gzip"])
-def test_strange_indexes(location: str, inner: str | None) -> None:
-    good = entries_of(location, inner)
-    (first, size), end = good[0], sum(good[-1])
-    strange = [
-        (first, size), (first + 1, size), (first, size - 1), (first, size + 1), (first, 0), (first, 2**20),
-        (0, size), (0, 64), (0, 0), (end, 0), (end, size), (end - size + 1, size), (end - 1, size),
-        (end + 8, size), (end + 64, 0), (end + 63, 1), (end + 65, 0), (2**31, size), (2**32, size),
-        (2**62, size), (2**63 - 1, size), (2**63, size), (2**64 - 2, size), (2**64 - size, size),
-        (NONE, size), (NONE, 0), (first, NONE), (0, NONE), (first, 2**63), (first, 2**64 - first),
-        (NONE, NONE), (NONE - 1, NONE), (NONE, NONE - 1),
-    ]  # fmt: skip
-    for number, length in strange:
-        entry = (number % 2**64, length % 2**64)
-        for entries in ([entry, *good[1:]], [*good[:2], entry, good[3]], [entry] * 4):
-            check_shard(location, inner, entries)
-    check_shard(location, inner, good[::-1])
-    check_shard(location, inner, [good[0], good[0], good[2], EMPTY])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("location", ["start", "end"])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=400)
 @given(data=st.data(), inner=st.sampled_from([None, "gzip"]), gap=st.sampled_from([0, 1, 100]))
 def test_any_index(location: str, data: st.DataObject, inner: str | None, gap: int) -> None:
     good = entries_of(location, inner)
     near = st.sampled_from([number for entry in good for number in entry]).flatmap(
         lambda number: st.integers(-2, 2).map(lambda by: (number + by) % 2**64)
     )
-    number = st.one_of(near, st.integers(0, 200), st.integers(0, NONE), st.just(NONE))
+    powers = st.sampled_from([2**20, 2**31, 2**32, 2**62, 2**63 - 1, 2**63])
+    number = st.one_of(near, st.integers(0, 200), powers, st.integers(0, NONE), st.just(NONE))
     entry = st.one_of(st.sampled_from(good), st.tuples(number, number), st.just(EMPTY))
     check_shard(location, inner, data.draw(st.lists(entry, min_size=4, max_size=4)), gap)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import struct
+import sys
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 import xzarr3
 from xzarr3 import ChunkDecodeError, ChunkEncodeError, MetadataError
 from xzarr3.codecs import (
+    ArrayArrayCodec,
     AsTypeCodec,
     BloscCodec,
     BytesCodec,
@@ -46,10 +47,6 @@ ARRAY_TYPE = np.dtypes.StringDType()
 STRING, BYTES, INT = "string", "bytes", "int16"
 TEXT = [["", "a", "bc"], ["é\0", "\0", "𝄞 clef " * 50]]
 OCTETS = [[b"", b"a", b"\xff\0"], [b"\0", b"longer" * 99, b"z"]]
-
-
-def texts(values: Any = TEXT) -> np.ndarray[Any, Any]:
-    return objects(values).astype(ARRAY_TYPE)
 
 
 def objects(values: Any, depth: int = 2) -> np.ndarray[Any, Any]:
@@ -90,7 +87,6 @@ def test_layout(name: str, rows: list[list[Any]]) -> None:
 
 
 @pytest.mark.parametrize("name", CODECS)
-@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_any_elements(name: str, data: st.DataObject) -> None:
     """In any chain they are read as they were written, and alone they are what numcodecs writes."""
@@ -155,7 +151,7 @@ def test_text_that_is_not_utf_8(bad: bytes) -> None:
     assert CodecChain((VLenBytesCodec(),), spec_of(BYTES, (1,))).decode(vlen([bad])).tolist() == [bad]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_damaged_chunks(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(CODECS)))
@@ -220,12 +216,10 @@ def test_chains_that_do_not_fit() -> None:
 
 
 def test_the_codec_of_a_data_type() -> None:
-    expected = {**CODECS, "int16": BytesCodec(), "U3": BytesCodec(), "S3": BytesCodec(), "r24": BytesCodec()}
-    for data_type, codec in [
-        *((parse_dtype(name), expected[name]) for name in expected),
-    ]:
-        assert default_serializer(data_type) == codec
-        CodecChain((default_serializer(data_type),), spec_of(data_type, (2,)))
+    expected = {**CODECS, **dict.fromkeys(("int16", "U3", "S3", "r24"), BytesCodec())}
+    for name, codec in expected.items():
+        assert default_serializer(parse_dtype(name)) == codec
+        CodecChain((codec,), spec_of(name, (2,)))
 
 
 @pytest.mark.parametrize("name", CODECS)
@@ -235,14 +229,18 @@ def test_elements_of_no_fixed_size_are_not_regrouped(name: str) -> None:
 
 
 def test_names_of_the_codecs() -> None:
-    assert parse_codec("vlen-utf8") == parse_codec(numcodecs.VLenUTF8()) == VLenUTF8Codec()
-    assert parse_codec({"name": "vlen-bytes", "configuration": {}}) == VLenBytesCodec()
-    assert parse_codec(numcodecs.VLenBytes()) == parse_codec({"id": "vlen-bytes"}) == VLenBytesCodec()
-    assert parse_codec(numcodecs.JSON()) == Json2Codec()
+    given: dict[Any, list[Any]] = {
+        VLenUTF8Codec(): ["vlen-utf8", numcodecs.VLenUTF8()],
+        VLenBytesCodec(): [
+            {"name": "vlen-bytes", "configuration": {}}, numcodecs.VLenBytes(), {"id": "vlen-bytes"},
+        ],
+        Json2Codec(): [numcodecs.JSON()],
+    }  # fmt: skip
+    for codec, names in given.items():
+        for each in (*names, codec.to_json(), pickle.loads(pickle.dumps(codec))):
+            assert parse_codec(each) == codec
+            assert hash(parse_codec(each)) == hash(codec)
     assert VLenUTF8Codec().to_json() == {"name": "vlen-utf8"}
-    for codec in (VLenUTF8Codec(), VLenBytesCodec(), Json2Codec()):
-        assert parse_codec(codec.to_json()) == codec
-        assert hash(pickle.loads(pickle.dumps(codec))) == hash(codec)
     with pytest.raises(MetadataError):
         parse_codec({"name": "vlen-utf8", "configuration": {"level": 1}})
 
@@ -299,7 +297,7 @@ def test_with_zarr_python(name: str, layout: Any, tmp_path: Path) -> None:
 
 
 def test_text_as_json() -> None:
-    values = texts()
+    values = objects(TEXT).astype(ARRAY_TYPE)
     chain = CodecChain((Json2Codec(),), spec_of(STRING, (2, 3)))
     data = bytes(numcodecs.JSON().encode(objects(TEXT)))
     assert bytes(chain.encode(values)) == data
@@ -348,7 +346,8 @@ def test_objects_that_are_no_text() -> None:
 @pytest.mark.parametrize(
     "dtype",
     [
-        "i2", "f8", "c8", "U4", "M8[ns]", "m8[10s]", "S5", "V3", "?", "u1",
+        "?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "U4", "S5", "V3",
+        "M8[ns]", "m8[10s]", "m8",
         [("a", "i4"), ("b", "S3")], [("a", "u1"), ("b", "S3")],
         [("a", "f8"), ("b", [("c", "U2"), ("d", "M8[s]")]), ("e", "i2")],
     ],
@@ -365,59 +364,52 @@ def test_bytes_of_any_dtype(dtype: Any, endian: str) -> None:
     if native.names and "b" in native.names and native["b"].names:
         values["b"]["c"] = "é𝄞"
     chain = CodecChain((BytesCodec(endian),), spec_of(data_type, (3, 4)))
-    stored = values.astype(native.newbyteorder(">" if endian == "big" else "<"))
     data = bytes(chain.encode(values))
-    assert data == stored.tobytes()
-    found = chain.decode(data)
-    assert found.astype(native).tobytes() == values.tobytes()
+    assert data == (values if endian == sys.byteorder else values.byteswap()).tobytes()
     assert chain.encoded_size == len(data)
-    assert chain.is_plain
+    assert chain.is_plain or (dtype, endian) == ("m8", "big")  # numpy does not swap these.
     ordered = native.newbyteorder() != native
     assert chain.codecs == (BytesCodec(endian if ordered else None),)
     unsaid = attempt(lambda: CodecChain((BytesCodec(None),), chain.spec), MetadataError)[1]
     assert (unsaid is not None) == ordered
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), data=values, serializer=BytesCodec(endian), compressors=None
+    )
+    assert bytes(array.store.get("c/0/0") or b"") == data
+    assert same_bits(array[...], values)
 
 
 @pytest.mark.parametrize("size", [6, 2**20])
 @pytest.mark.parametrize(
-    "make",
+    "after",
     [
-        lambda _: (BytesCodec(None),),
-        lambda _: (BytesCodec(None), ZstdCodec()),
-        lambda _: (BytesCodec(None), BloscCodec()),
-        lambda _: (BytesCodec(None), GzipCodec(), Crc32cCodec()),
-        lambda _: (TransposeCodec((0,)), BytesCodec(None)),
-        lambda size: (ShardingCodec((max(2, size // 64),), (BytesCodec(None),)),),
-        lambda _: (
-            parse_codec({"id": "astype", "encode_dtype": "|b1", "decode_dtype": "|b1"}), BytesCodec(None)
-        ),
+        (BytesCodec(None),), (BytesCodec(None), ZstdCodec()), (BytesCodec(None), BloscCodec()),
+        (BytesCodec(None), GzipCodec(), Crc32cCodec()), (TransposeCodec((0,)), BytesCodec(None)),
+        (parse_codec({"id": "astype", "encode_dtype": "|b1", "decode_dtype": "|b1"}), BytesCodec(None)),
     ],
-    ids=["bytes", "zstd", "blosc", "gzip+crc32c", "transpose", "sharding", "astype"],
+    ids=["bytes", "zstd", "blosc", "gzip+crc32c", "transpose", "astype"],
 )  # fmt: skip
-def test_truth_values_are_0_or_1(make: Callable[[int], Any], size: int) -> None:
+def test_truth_values_are_0_or_1(after: tuple[Any, ...], size: int) -> None:
     """Any other byte means true, as it does to those who store a mask of 0 and 255."""
-    codecs = make(size)
-    sharded = isinstance(codecs[0], ShardingCodec)
     octets = np.resize(np.array([0, 1, 2, 0, 255, 128], "u1"), size)
-    chain = CodecChain(codecs, spec_of("bool", (size,)))
-    # numpy takes the array for one of truth values, and hands its bytes on.
-    found = chain.decode(bytes(chain.encode(octets.view(bool))))
-    assert same_bits(found, octets != 0)
     store = xzarr3.MemoryStore()
-    options: dict[str, Any] = {"shape": (size,), "chunks": (size,), "dtype": bool}
-    serializer = codecs[0] if sharded else ShardingCodec((size,), codecs)
-    array = xzarr3.create_array(store, "a", serializer=serializer, compressors=None, **options)
-    array[...] = octets.view(bool)
-    plain = xzarr3.create_array(store, "plain", compressors=None, **options)
-    store.set("plain/c/0", octets.tobytes())
-    packed = xzarr3.create_array(store, "packed", compressors=ZstdCodec(), **options)
-    store.set("packed/c/0", bytes(ZstdCodec().encode(octets.tobytes())))
-    for each in (array, plain, packed):
+    for number, codecs in enumerate((after, (ShardingCodec((max(2, size // 64),), after),))):
+        chain = CodecChain(codecs, spec_of("bool", (size,)))
+        # numpy takes the array for one of truth values, and hands its bytes on.
+        stored_bytes = bytes(chain.encode(octets.view(bool)))
+        assert same_bits(chain.decode(stored_bytes), octets != 0)
+        serializer, *rest = (codec for codec in codecs if not isinstance(codec, ArrayArrayCodec))
+        filters = [codec for codec in codecs if isinstance(codec, ArrayArrayCodec)]
+        array = xzarr3.create_array(
+            store, f"{number}", shape=(size,), chunks=(size,), dtype=bool, serializer=serializer,
+            filters=filters, compressors=rest,
+        )  # fmt: skip
+        store.set(f"{number}/c/0", stored_bytes)
         for selection in (..., slice(1, 3), slice(None, None, -3), 4):
-            assert same_bits(each[selection], (octets != 0)[selection])
-    out = np.empty(size, bool)
-    packed.get(out=out)
-    assert same_bits(out, octets != 0)
+            assert same_bits(array[selection], (octets != 0)[selection])
+        out = np.empty(size, bool)
+        array.get(out=out)
+        assert same_bits(out, octets != 0)
 
 
 def test_bits_that_mean_nothing_are_cleared() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import struct
 import sys
 import warnings
 from typing import Any
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import DataTypeValidationError, MetadataError, UnknownExtensionError
-from xzarr3.dtypes import Int16, RawBits, parse_dtype, registry
+from xzarr3.dtypes import RawBits, parse_dtype, registry
 
 FLOATS = ("float16", "float32", "float64")
 COMPLEX = {"complex64": "float32", "complex128": "float64"}
@@ -211,9 +210,25 @@ GOLDEN: dict[str, list[tuple[Any, str]]] = {
         (5e-324, "0000000000000001"), (-0.0, "8000000000000000"), (0.1, "3fb999999999999a"),
         (2**70, "4450000000000000"),
     ],
+    "complex64": [
+        ([1, 2], "400000003f800000"), ([-0.0, 0.5], "3f00000080000000"), ([0, -0.0], "8000000000000000"),
+        (["-Infinity", "NaN"], "7fc00000ff800000"), ([1e-45, "Infinity"], "7f80000000000001"),
+        (["0x7f800001", "0xffc0dead"], "ffc0dead7f800001"),
+    ],
+    "complex128": [
+        ([1, "-Infinity"], "fff00000000000003ff0000000000000"),
+        (["0x7ff0000000000001", -0.0], "80000000000000007ff0000000000001"),
+    ],
     "r8": [([255], "ff")],
     "r24": [([1, 2, 255], "ff0201")],
 }  # fmt: skip
+
+
+def as_written(form: Any) -> Any:
+    """The form in which a NaN is written, or a complex number with one."""
+    if isinstance(form, list):
+        return [as_written(part) for part in form]
+    return form.lower() if isinstance(form, str) and form[:2] == "0x" else form
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -226,46 +241,14 @@ def test_permitted_form_has_these_bits(name: str) -> None:
         written = json.dumps(to_json(name, scalar), allow_nan=False)
         for decode in (json.loads, msgspec.json.decode):
             assert bits(from_json(name, decode(written))) == expected
+        if native(name).kind in "fc" and np.isnan(scalar):
+            assert to_json(name, scalar) == as_written(form)
+    for word, number in (("Infinity", np.inf), ("-Infinity", -np.inf)) if name in FLOATS else ():
+        assert to_json(name, native(name).type(number)) == word
+        assert str(to_json(name, native(name).type(-0.0))) == "-0.0"
 
 
-@pytest.mark.parametrize("name", COMPLEX)
-def test_complex_forms(name: str) -> None:
-    for form in (
-        [1, 2], [-0.0, 0.5], [0, -0.0], ["-Infinity", "NaN"], ["NaN", "Infinity"], [1e-45, "-Infinity"],
-    ):  # fmt: skip
-        numbers = [float(str(part).replace("Infinity", "inf")) for part in form]
-        expected = np.array(numbers, native(COMPLEX[name])).tobytes()
-        scalar = from_json(name, form)
-        assert scalar.dtype == native(name)
-        assert scalar.tobytes() == from_json(name, to_json(name, scalar)).tobytes() == expected
-
-
-def test_complex_parts_keep_the_bits_of_their_nans() -> None:
-    form = ["0x7f800001", "0xffc0dead"]
-    scalar = from_json("complex64", form)
-    assert scalar.tobytes() == struct.pack("<II", 0x7F800001, 0xFFC0DEAD)
-    assert to_json("complex64", scalar) == form
-    form = ["0x7ff0000000000001", "0x8000000000000000"]
-    scalar = from_json("complex128", form)
-    assert scalar.tobytes() == struct.pack("<QQ", 0x7FF0000000000001, 1 << 63)
-    assert to_json("complex128", scalar) == ["0x7ff0000000000001", -0.0]
-
-
-@pytest.mark.parametrize("name", FLOATS)
-def test_what_is_written_for_what_json_lacks(name: str) -> None:
-    dtype = native(name)
-    assert to_json(name, dtype.type(np.inf)) == "Infinity"
-    assert to_json(name, dtype.type(-np.inf)) == "-Infinity"
-    canonical = from_json(name, "NaN")
-    assert to_json(name, canonical) == "NaN"
-    negative = "0xf" + bits(canonical)[1:]
-    assert to_json(name, from_json(name, negative)) == negative
-    assert len(negative) == 2 * dtype.itemsize + 2
-    assert isinstance(to_json(name, dtype.type(1)), float)
-    assert str(to_json(name, dtype.type(-0.0))) == "-0.0"
-
-
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_any_fill_value_survives_document_and_store(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(DATA_TYPES))
@@ -339,7 +322,7 @@ def test_forms_that_are_not_permitted(name: str) -> None:
 # Casts: what a user passes as a fill value
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.sampled_from(NUMERIC), st.sampled_from(NUMERIC), st.data())
 def test_cast_is_numpys_or_refused(source: str, target: str, data: st.DataObject) -> None:
     scalar = data.draw(elements(source))
@@ -374,6 +357,8 @@ def test_what_a_number_cannot_hold(name: str) -> None:
     data_type = parse_dtype(name)
     kind = native(name).kind
     wrong: list[Any] = {"f": [*NO_NUMBER, 10**400, 1j], "c": [*NO_NUMBER, 10**400]}.get(kind, NO_INTEGER)
+    if name in ("float16", "float32", "complex64"):  # A finite number never becomes infinite.
+        wrong = [*wrong, 1e39, 10**39]
     words = f"{name}.*an integer from" if kind in "iu" else name
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -406,14 +391,6 @@ def test_the_forms_of_documents_can_be_cast() -> None:
                 parse_dtype(name).cast_scalar(other)
 
 
-def test_a_finite_number_never_becomes_infinite() -> None:
-    for name, value in (("float16", 65520.0), ("float32", 1e39), ("complex64", 1e39), ("float32", 10**39)):
-        with pytest.raises(DataTypeValidationError, match=name):
-            parse_dtype(name).cast_scalar(value)
-    assert np.isinf(parse_dtype("float16").cast_scalar(np.inf))
-    assert parse_dtype("float32").cast_scalar(0.1) == np.float32(0.1)
-
-
 def test_raw_bits() -> None:
     for value in (b"ab", b"abcd", "abc", 1, 1.0, None, [1, 2, 3], np.void(b"ab"), np.int8(1)):
         with pytest.raises(DataTypeValidationError, match="3 bytes"):
@@ -422,11 +399,3 @@ def test_raw_bits() -> None:
         assert RawBits(24).cast_scalar(value).tobytes() == b"abc"
     assert RawBits(24).cast_scalar(0).tobytes() == b"\0\0\0"
     assert RawBits(24).filled((2,), np.void(b"abc")).tobytes() == b"abcabc"
-
-
-def test_error_travels_between_processes() -> None:
-    with pytest.raises(DataTypeValidationError) as caught:
-        Int16().cast_scalar(1 << 20)
-    again = pickle.loads(pickle.dumps(caught.value))
-    assert type(again) is DataTypeValidationError
-    assert (str(again), again.found, again.accepted) == (str(caught.value), 1 << 20, caught.value.accepted)

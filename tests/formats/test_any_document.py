@@ -41,16 +41,11 @@ TEXT = {"id": "vlen-utf8"}
 GZIP, BIG = draft_codec("gzip", level=1), draft_codec("endian", endian="big")
 TRANSPOSE = draft_codec("transpose", order="F")
 DRAFT_BLOSC = draft_codec("blosc", cname="lz4", clevel=1, shuffle=2, blocksize=0)
-SHARD = {
-    "name": "sharding_indexed",
-    "configuration": {
-        "chunk_shape": [3, 1],
-        "codecs": [LITTLE, {"name": "blosc", "configuration": {
-            "cname": "lz4", "clevel": 1, "shuffle": "shuffle", "typesize": 2, "blocksize": 0}}],
-        "index_codecs": [LITTLE, "crc32c"],
-        "index_location": "start",
-    },
-}  # fmt: skip
+SHARD = {"name": "sharding_indexed", "configuration": {
+    "chunk_shape": [3, 1], "index_codecs": [LITTLE, "crc32c"], "index_location": "start",
+    "codecs": [LITTLE, {"name": "blosc", "configuration": {
+        "cname": "lz4", "clevel": 1, "shuffle": "shuffle", "typesize": 2, "blocksize": 0}}],
+}}  # fmt: skip
 NUMBERS: list[Any] = [
     None, True, False, 0, 1, -1, 2**63, 10**40, 10**400, 0.0, 1.5, 1e300, float("nan"), float("inf"), "", "x",
     [], [0], [None], [[]], {}, {"name": "x"}, {"name": None}, {"must_understand": False},
@@ -72,37 +67,20 @@ FORMS = {
         [
             array_document(),
             array_document(
-                data_type="float32",
-                fill_value="0xffc00001",
-                dimension_names=["x", None],
-                attributes={"a": {"b": [1, None]}},
+                data_type="float32", fill_value="0xffc00001", dimension_names=["x", None],
+                attributes={"a": {"b": [1, None]}}, hint={"must_understand": False}, storage_transformers=[],
                 codecs=[{"name": "transpose", "configuration": {"order": [1, 0]}}, SHARD, "crc32c"],
-                chunk_key_encoding={"name": "v2", "configuration": {"separator": "/"}},
-                storage_transformers=[],
-                hint={"must_understand": False},
-            ),
+                chunk_key_encoding={"name": "v2", "configuration": {"separator": "/"}}),
             array_document(
-                shape=[],
-                chunk_grid={"name": "regular", "configuration": {"chunk_shape": []}},
-                data_type={"name": "r16"},
-                fill_value=[1, 2],
-                codecs=["bytes", "zstd", {"name": "x", "must_understand": False}],
-            ),
+                shape=[], chunk_grid={"name": "regular", "configuration": {"chunk_shape": []}},
+                data_type={"name": "r16"}, fill_value=[1, 2],
+                codecs=["bytes", "zstd", {"name": "x", "must_understand": False}]),
             array_document(
-                data_type="complex64",
-                fill_value=[1, "NaN"],
-                codecs=[LITTLE, {"name": "gzip", "configuration": {"level": 5}}, {"name": "crc32c"}],
-            ),
-            {
-                "zarr_format": 3,
-                "node_type": "group",
-                "attributes": {},
-                "consolidated_metadata": {
-                    "kind": "inline",
-                    "must_understand": False,
-                    "metadata": {"x": array_document(), "g": {"zarr_format": 3, "node_type": "group"}},
-                },
-            },
+                data_type="complex64", fill_value=[1, "NaN"],
+                codecs=[LITTLE, {"name": "gzip", "configuration": {"level": 5}}, {"name": "crc32c"}]),
+            {"zarr_format": 3, "node_type": "group", "attributes": {}, "consolidated_metadata": {
+                "kind": "inline", "must_understand": False,
+                "metadata": {"x": array_document(), "g": {"zarr_format": 3, "node_type": "group"}}}},
         ],
         ["bytes", {"name": "x", "must_understand": False}, {"name": "bytes"}, {"name": "sharding_indexed"}],
     ),
@@ -147,25 +125,13 @@ FORMS = {
         DRAFT,
         [
             {"array": draft_array()},
-            {
-                "array": draft_array(
-                    data_type={"extension": TIMES, "type": "<M8[ns]", "fallback": ["<i8", "r64"]},
-                    codecs=[TRANSPOSE, BIG, DRAFT_BLOSC],
-                    storage_transformers=[SHARDS],
-                    dimension_names=["y", None],
-                    extensions=[OPTIONAL],
-                    chunk_memory_layout=...,
-                    attributes={"foo": 42, "baz": [1, 2]},
-                )
-            },
-            {
-                "array": draft_array(
-                    data_type="<f8",
-                    fill_value="NaN",
-                    codecs=[GZIP],
-                    chunk_grid=draft_grid([2, 3], separator="."),
-                )
-            },
+            {"array": draft_array(
+                data_type={"extension": TIMES, "type": "<M8[ns]", "fallback": ["<i8", "r64"]},
+                codecs=[TRANSPOSE, BIG, DRAFT_BLOSC], storage_transformers=[SHARDS], extensions=[OPTIONAL],
+                dimension_names=["y", None], chunk_memory_layout=..., attributes={"foo": 42, "baz": [1, 2]})},
+            {"array": draft_array(
+                data_type="<f8", fill_value="NaN", codecs=[GZIP],
+                chunk_grid=draft_grid([2, 3], separator="."))},
             {"group": {"attributes": {"a": 1}}},
         ],
         [
@@ -282,7 +248,7 @@ def altered_documents(draw: st.DrawFn) -> tuple[str, Any]:
 
 
 @pytest.mark.slow
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=3000)
 @given(altered_documents())
 @example(("v2", {".zarray": zarray(dtype=[[""] * 2]), ".zattrs": {}}))
 def test_any_change_is_read_or_refused(case: tuple[str, Any]) -> None:
@@ -301,7 +267,7 @@ def test_every_single_replacement_is_read_or_refused(name: str) -> None:
             check_outcome(form.format, altered(held, path, "drop", None))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from([ENTRY_POINT, {**ENTRY_POINT, "extensions": [OPTIONAL]}]), st.data())
 def test_any_json_in_an_entry_point(document: dict[str, Any], data: st.DataObject) -> None:
     path = data.draw(st.sampled_from([path for path in places(document) if path]))
@@ -317,42 +283,24 @@ def test_any_json_in_an_entry_point(document: dict[str, Any], data: st.DataObjec
         assert printable(error.field) in str(error)
 
 
-@pytest.mark.parametrize("name", ["v2", "3-draft"])
-def test_data_types_nested_too_deeply(name: str) -> None:
-    deep: Any = "<i2"
-    for _ in range(5000):
-        if name == "v2":
-            deep = [["a", deep]]
-        else:
-            deep = {"extension": "http://x.org/t", "type": "x", "fallback": [deep]}
-    held = {".zarray": zarray(dtype=deep)} if name == "v2" else {"array": draft_array(data_type=deep)}
-    with pytest.raises(MetadataError) as caught:
-        FORMS[name].format.parse(held, "a/b")
-    assert caught.value.path == "a/b"
-    assert str(caught.value.field).startswith("d")
-
-
 # Any bytes at all
 
 
-def read_bytes(data: bytes) -> None:
-    meta, error = attempt(lambda: V3.parse(documents.decode(data, "a/b", "zarr.json"), "a/b"), MetadataError)
-    assert (meta is None) == (error is not None)
+@st.composite
+def damaged(draw: st.DrawFn) -> bytes:
+    """The text of a valid document with a few bytes changed, cut off anywhere."""
+    raw = bytearray(json.dumps(draw(st.sampled_from(FORMS["v3"].valid))).encode())
+    for _ in range(draw(st.integers(1, 3))):
+        raw[draw(st.integers(0, len(raw) - 1))] = draw(st.integers(0, 255))
+    return bytes(raw[: draw(st.one_of(st.none(), st.integers(0, len(raw))))])
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.one_of(st.binary(max_size=40), JSON_VALUES.map(lambda value: json.dumps(value).encode())))
+@settings(max_examples=600)
+@given(
+    st.one_of(st.binary(max_size=40), JSON_VALUES.map(lambda value: json.dumps(value).encode()), damaged())
+)
 @example(b'{"zarr_format": 3, "node_type": "array"}')
 @example(b'{"zarr_format": 3, "node_type": "group", "attributes": {"\\ud800": 1}}')
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
-    read_bytes(data)
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.sampled_from(FORMS["v3"].valid), st.data())
-def test_damaged_text_is_read_or_refused(document: dict[str, Any], data: st.DataObject) -> None:
-    raw = bytearray(json.dumps(document).encode())
-    for _ in range(data.draw(st.integers(1, 3))):
-        at = data.draw(st.integers(0, len(raw) - 1))
-        raw[at] = data.draw(st.integers(0, 255))
-    read_bytes(bytes(raw[: data.draw(st.one_of(st.none(), st.integers(0, len(raw))))]))
+    meta, error = attempt(lambda: V3.parse(documents.decode(data, "a/b", "zarr.json"), "a/b"), MetadataError)
+    assert (meta is None) == (error is not None)

@@ -28,7 +28,7 @@ from _documents import (
     refused,
 )
 from _strategies import DATA_TYPES, elements, native, same_bits
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from xzarr3 import DataTypeValidationError, InvalidKeyError, MetadataError, UnknownExtensionError
@@ -63,13 +63,6 @@ EXAMPLE = {
     "attributes": {"foo": 42, "bar": "apples", "baz": [1, 2, 3, 4]},
 }  # fmt: skip
 """The first example of the text."""
-
-TIME_EXAMPLE = {
-    "shape": [10000, 1000], "data_type": {"extension": TIMES, "type": "<M8[ns]", "fallback": "<i8"},
-    "chunk_grid": {"type": "regular", "chunk_shape": [1000, 100], "separator": "/"},
-    "chunk_memory_layout": "C", "codecs": [GZIP], "fill_value": None, "extensions": [], "attributes": {},
-}  # fmt: skip
-"""Its second example."""
 
 
 def line(data_type: Any, fill_value: Any, **changes: Any) -> dict[str, Any]:
@@ -162,33 +155,17 @@ def test_prefixes_and_children() -> None:
     assert DRAFT.keys("").prefixes == ("meta/", "data/")
     assert [DRAFT.keys(path).listing for path in ("foo", "")] == ["meta/foo/", "meta/"]
     # A group at /foo/bar and an array at /foo/baz/qux: /foo has an explicit and an implicit group.
-    assert DRAFT.keys("foo").child_names(["meta/foo/bar.group.json"], ["meta/foo/baz/"]) == (
-        {"bar", "baz"},
-        set(),
-    )
-    assert DRAFT.keys("").child_names([], ["meta/foo/"]) == ({"foo"}, set())
-    assert DRAFT.keys("").child_names(["meta/a.array.json", "meta/a.group.json"], ["meta/a/"]) == (
-        {"a"},
-        set(),
-    )
-    assert DRAFT.keys("").child_names(["meta/a.array.json.group.json"], []) == ({"a.array.json"}, set())
-    names = ("array.json", "group.json", "README", "x.array", "y.json", ".array.json")
-    prefixes = ["meta/__zarr/", "meta/../", "meta/./"]
-    assert DRAFT.keys("").child_names([f"meta/{name}" for name in names], prefixes) == (set(), set())
-
-
-NAMES = st.text(min_size=1, max_size=5).filter(lambda name: "/" not in name and name.strip("."))
-
-
-@given(st.lists(NAMES, max_size=3))
-def test_a_key_tells_its_path(names: list[str]) -> None:
-    path = "/".join(names)
-    for format in (DRAFT, DraftFormat(suffix="")):
-        array, group = format.keys(path).documents
-        if format.suffix:
-            assert format.place(array) == DocumentKey(path, "array")
-            assert format.place(group) == DocumentKey(path, "group")
-        assert format.place(array) is not None
+    none = [
+        f"meta/{name}" for name in ("array.json", "group.json", "README", "x.array", "y.json", ".array.json")
+    ]
+    for path, keys, prefixes, names in (
+        ("foo", ["meta/foo/bar.group.json"], ["meta/foo/baz/"], {"bar", "baz"}),
+        ("", [], ["meta/foo/"], {"foo"}),
+        ("", ["meta/a.array.json", "meta/a.group.json"], ["meta/a/"], {"a"}),
+        ("", ["meta/a.array.json.group.json"], [], {"a.array.json"}),
+        ("", none, ["meta/__zarr/", "meta/../", "meta/./"], set()),
+    ):
+        assert DRAFT.keys(path).child_names(keys, prefixes) == (names, set())
 
 
 def test_names_of_nodes() -> None:
@@ -207,21 +184,16 @@ def test_the_array_comes_before_the_group() -> None:
         asked.extend(keys)
         return [held.get(key) for key in keys]
 
-    assert fetched(DRAFT, "a", get) == {"array": draft_array()}
+    for expected in ({"array": draft_array()}, {"group": {"attributes": {}}}, None):
+        assert fetched(DRAFT, "a", get) == expected
+        held.pop(next(iter(held), ""), None)
     assert asked[0] == "meta/a.array.json"
-    del held["meta/a.array.json"]
-    assert fetched(DRAFT, "a", get) == {"group": {"attributes": {}}}
-    del held["meta/a.group.json"]
-    assert fetched(DRAFT, "a", get) is None
-    assert is_array({"array": {}})
-    assert not is_array({"group": {}})
-    assert DRAFT.implicit_groups
+    assert (is_array({"array": {}}), is_array({"group": {}}), DRAFT.implicit_groups) == (True, False, True)
 
 
 def test_the_draft_is_a_value() -> None:
     assert parse_format("3-draft") is FORMATS["3-draft"] is DRAFT
-    assert DraftFormat() == DRAFT
-    assert DraftFormat(suffix=".txt") != DRAFT
+    assert DraftFormat() == DRAFT != DraftFormat(suffix=".txt")
     for format in (DRAFT, DraftFormat(suffix="")):
         again = pickle.loads(pickle.dumps(format))
         assert (again, hash(again)) == (format, hash(format))
@@ -343,14 +315,6 @@ def test_the_array_of_the_text() -> None:
     assert meta.ignored == {}
 
 
-def test_the_datetimes_of_the_text() -> None:
-    meta = kept(TIME_EXAMPLE)
-    assert meta.data_type == parse_dtype("M8[ns]")
-    assert meta.codecs == (LITTLE, GzipCodec(1))
-    assert same_bits(meta.fill_value, np.datetime64("NaT", "ns"))
-    assert not meta.fill_is_null
-
-
 def test_a_new_document_in_full() -> None:
     meta = ArrayMetadata(
         shape=(4, 6), data_type=parse_dtype("float32"), chunk_grid=RegularGrid((2, 3)),
@@ -470,45 +434,36 @@ def test_a_fill_value_that_the_fallback_lacks() -> None:
 # Fill values
 
 
-@pytest.mark.parametrize(
-    ("data_type", "value", "expected"),
-    [
-        ("bool", True, np.bool_(True)), ("bool", False, np.bool_(False)),
-        ("int8", -128, np.int8(-128)), ("uint64", 2**64 - 1, np.uint64(2**64 - 1)),
-        ("int64", -(2**63), np.int64(-(2**63))),
-        ("int16", "0xfffe", np.int16(-2)), ("int16", "0b1111111111111110", np.int16(-2)),
-        ("uint8", "0xFf", np.uint8(255)),
-        ("int32", "0x00000001", np.int32(1)), ("float64", 1, np.float64(1)),
-        ("float64", 0.1, np.float64(0.1)),
-        ("float32", 0.1, np.float32(0.1)), ("float64", "0x3ff0000000000000", np.float64(1)),
-        ("float16", "0x3c00", np.float16(1)),
-        ("float16", "0b0011110000000000", np.float16(1)), ("float32", "+Infinity", np.float32("inf")),
-        ("float32", "Infinity", np.float32("inf")), ("float32", "-Infinity", np.float32("-inf")),
-        ("float64", -0.0, np.float64(-0.0)),
-        ("complex64", "0x3f80000040000000", np.complex64(1 + 2j)),
-        ("complex128", [1, "-Infinity"], np.complex128(complex(1, -np.inf))),
-        ("complex64", "0b" + "0" * 64, np.complex64(0)),
-        ("r24", "0x0102ff", np.void(b"\1\2\xff")), ("r8", "0b10000001", np.void(b"\x81")),
-        ("float16", "NaN", np.uint16(0x7E00).view("f2")),
-        ("float32", "NaN", np.uint32(0x7FC00000).view("f4")),
-        ("float64", "NaN", np.uint64(0x7FF8000000000000).view("f8")),
-        ("float32", "0xffc00001", np.uint32(0xFFC00001).view("f4")),
-        ("float64", "0x7ff0000000000001", np.uint64(0x7FF0000000000001).view("f8")),  # A signalling NaN.
-    ],
-)  # fmt: skip
+FILLS: list[tuple[str, Any, Any]] = [
+    ("bool", True, np.bool_(True)), ("int8", -128, np.int8(-128)),
+    ("uint64", 2**64 - 1, np.uint64(2**64 - 1)), ("int64", -(2**63), np.int64(-(2**63))),
+    ("int16", "0xfffe", np.int16(-2)), ("int16", "0b1111111111111110", np.int16(-2)),
+    ("uint8", "0xFf", np.uint8(255)), ("float64", 1, np.float64(1)), ("float32", 0.1, np.float32(0.1)),
+    ("float64", "0x3ff0000000000000", np.float64(1)), ("float16", "0b0011110000000000", np.float16(1)),
+    ("float32", "+Infinity", np.float32("inf")), ("float32", "Infinity", np.float32("inf")),
+    ("float32", "-Infinity", np.float32("-inf")), ("float64", -0.0, np.float64(-0.0)),
+    ("complex64", "0x3f80000040000000", np.complex64(1 + 2j)),
+    ("complex64", "0b" + "0" * 64, np.complex64(0)),
+    ("complex128", [1, "-Infinity"], np.complex128(complex(1, -np.inf))),
+    ("r24", "0x0102ff", np.void(b"\1\2\xff")), ("r8", "0b10000001", np.void(b"\x81")),
+    ("float16", "NaN", np.uint16(0x7E00).view("f2")), ("float32", "NaN", np.uint32(0x7FC00000).view("f4")),
+    ("float64", "NaN", np.uint64(0x7FF8000000000000).view("f8")),
+    ("float64", "0x7ff0000000000001", np.uint64(0x7FF0000000000001).view("f8")),  # A signalling NaN.
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("data_type", "value", "expected"), FILLS)
 def test_fill_values(data_type: str, value: Any, expected: Any) -> None:
     assert same_bits(kept(line(data_type, value)).fill_value, expected)
 
 
 def test_literals_of_older_writers() -> None:
     meta = parse(line("float64", float("nan")))
-    assert np.isnan(meta.fill_value)
     assert np.isnan(written(meta)["fill_value"])
     assert written(replace(meta, origin=None))["fill_value"] == "NaN"
 
 
 @given(st.sampled_from(DATA_TYPES), st.data())
-@settings(deadline=None)
 def test_every_fill_value_is_written_as_it_is(name: str, data: st.DataObject) -> None:
     dtype = native(name)
     value = np.asarray(data.draw(elements(name)), dtype)[()]
@@ -569,6 +524,9 @@ def test_transpositions(order: Any, expected: tuple[int, ...]) -> None:
     cube = {"shape": [4, 6, 8], "chunk_grid": draft_grid([2, 3, 4]), "chunk_memory_layout": ...}
     meta = kept(draft_array(**cube, codecs=[draft_codec("transpose", order=order)]))
     assert meta.codecs[0] == TransposeCodec(expected)
+    layout = {(0, 1, 2): "C", (2, 1, 0): "F"}.get(expected)
+    if layout:
+        assert written(replace(meta, origin=None))["chunk_memory_layout"] == layout
     chunk = np.arange(24, dtype="<i2").reshape(2, 3, 4)
     assert bytes(meta.chain.encode(chunk)) == chunk.transpose(expected).tobytes()
 
@@ -587,13 +545,11 @@ def test_gzip_without_a_configuration_is_read(configuration: Any) -> None:
         ({"clevel": 1, "shuffle": 2}, BloscCodec("lz4", 1, "bitshuffle", 2)),
         ({"clevel": 0, "shuffle": 0}, BloscCodec("lz4", 0, "noshuffle", 2)),
         ({"clevel": 9}, BloscCodec("lz4", 9, "shuffle", 2)),
-        (
-            {"clevel": 9, "shuffle": -1, "cname": "zstd", "blocksize": 64},
-            BloscCodec("zstd", 9, "shuffle", 2, 64),
-        ),
+        ({"clevel": 9, "shuffle": -1, "cname": "zstd", "blocksize": 64},
+         BloscCodec("zstd", 9, "shuffle", 2, 64)),
     ],
     ids=range(4),
-)
+)  # fmt: skip
 def test_blosc(configuration: dict[str, Any], expected: BloscCodec) -> None:
     meta = kept(draft_array(codecs=[draft_codec("blosc", **configuration)]))
     assert meta.codecs[-1] == expected
@@ -671,9 +627,10 @@ def test_arrays_that_are_refused(table: dict[str, list[Any]], kind: type[Metadat
 def test_any_number_of_dimensions(shape: list[int]) -> None:
     grid = draft_grid([2] * len(shape), separator=".")
     for layout in "CF":
-        assert kept(draft_array(shape=shape, chunk_grid=grid, chunk_memory_layout=layout)).shape == tuple(
-            shape
-        )
+        meta = kept(draft_array(shape=shape, chunk_grid=grid, chunk_memory_layout=layout))
+        assert meta.shape == tuple(shape)
+    meta = kept(draft_array(shape=[4] * len(shape), chunk_grid=changed(grid, separator=...)))
+    assert meta.chunk_key_encoding == DraftChunkKeyEncoding(separator="/")
 
 
 def test_chunks_without_length_where_the_array_has_none() -> None:
@@ -682,16 +639,9 @@ def test_chunks_without_length_where_the_array_has_none() -> None:
     assert written(replace(meta, shape=(5, 6)))["chunk_grid"]["chunk_shape"] == [1, 3]
 
 
-def test_the_separator_may_be_left_out() -> None:
-    meta = kept(draft_array(chunk_grid=draft_grid([2, 3], separator=...)))
-    assert meta.chunk_key_encoding == DraftChunkKeyEncoding(separator="/")
-
-
 def test_extensions_that_need_not_be_understood_are_kept() -> None:
-    meta = kept(draft_array(extensions=[OPTIONAL]))
-    changed = {"attributes": {"a": 1}, "shape": (9, 9)}
-    expected = draft_array(extensions=[OPTIONAL], attributes={"a": 1}, shape=[9, 9])
-    assert written(replace(meta, **changed)) == expected
+    meta = replace(kept(draft_array(extensions=[OPTIONAL])), attributes={"a": 1}, shape=(9, 9))
+    assert written(meta) == draft_array(extensions=[OPTIONAL], attributes={"a": 1}, shape=[9, 9])
 
 
 def test_shards() -> None:
@@ -729,34 +679,25 @@ def holding(dtype: Any) -> dict[str, Any]:
 
 UNSAYABLE: dict[str, list[dict[str, Any]]] = {
     "codecs": [
-        {"codecs": (LITTLE, ZstdCodec(3))},
-        {"codecs": (LITTLE, Crc32cCodec())},
-        {"codecs": (LITTLE, BloscCodec("lz4", 5, "shuffle", 7))},
-        {"codecs": (ShardingCodec((1, 1)),)},
-        {"codecs": (REVERSE, REVERSE, LITTLE)},
-        {
-            "shape": (2, 2, 2),
-            "chunk_grid": RegularGrid((1, 1, 1)),
-            "codecs": (TransposeCodec((1, 0, 2)), LITTLE),
-        },
+        *({"codecs": codecs} for codecs in (
+            (LITTLE, ZstdCodec(3)), (LITTLE, Crc32cCodec()), (LITTLE, BloscCodec("lz4", 5, "shuffle", 7)),
+            (ShardingCodec((1, 1)),), (REVERSE, REVERSE, LITTLE))),
+        {"shape": (2, 2, 2), "chunk_grid": RegularGrid((1, 1, 1)),
+         "codecs": (TransposeCodec((1, 0, 2)), LITTLE)},
     ],
     "chunk_key_encoding": [
         {"chunk_key_encoding": encoding} for encoding in (ChunkKeyEncoding(), ChunkKeyEncoding("v2"))
     ],
     "chunk_grid": [{"chunk_grid": grid_for(((1, 3), (6,)), (4, 6))}],
     "fill_value": [{"fill_is_null": True}],
-    "data_type": [holding(dtype) for dtype in ("U4", "S3", "M8[10us]", [("a", "i4")], "string")],
-}
+    "data_type": [holding(dtype) for dtype in (
+        "U4", "S3", "M8[10us]", "M8", "m8[7D]", [("a", "i4")], "string")],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("field", UNSAYABLE)
 def test_what_the_draft_cannot_say(field: str) -> None:
     for changes in UNSAYABLE[field]:
         meta = replace(parse(draft_array()), **changes)
-        assert "3-draft" in str(refused(DRAFT.hold, meta, "a/b", field=field))
-
-
-@pytest.mark.parametrize(("order", "layout"), [((0, 1, 2), "C"), ((2, 1, 0), "F")])
-def test_orders_of_dimensions(order: tuple[int, ...], layout: str) -> None:
-    meta = parse(draft_array(shape=[2, 2, 2], chunk_grid=draft_grid([1, 1, 1])))
-    assert written(replace(meta, codecs=(TransposeCodec(order), LITTLE)))["chunk_memory_layout"] == layout
+        error = refused(DRAFT.hold, meta, "a/b", field=field)
+        assert "3-draft" in str(error)
