@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,25 +25,6 @@ INVALID_KEYS: list[Any] = [
 INVALID_PREFIXES: list[Any] = [
     *("a", "/", "//", "/a/", "a//", "../", "a/../", "a/../../outside/", "./", "a/./", "a\0/"),
     *(None, b"a/"),
-]
-
-ODD_KEYS = [
-    "b\N{LATIN SMALL LETTER A WITH RING ABOVE}d/\N{LATIN SMALL LETTER O WITH STROKE}",
-    "\u6c23\u6e29/\u5e73\u5747",
-    "\N{SNOWFLAKE}\N{SUN WITH FACE}",
-    *("e\u0301", "\u00e9"),  # The same letter, composed and not: two keys.
-    "with space/ leading and trailing ",
-    *(
-        "line\nbreak",
-        "tab\tand\rreturn",
-        "back\\slash\\..\\x",
-        "quote\"'",
-        "\u202eright to left",
-        "\ufeffmark",
-    ),
-    *(".hidden/.file", "...", "....", "..a/b..", "a.b/.c", "%2e%2e%2f", "a%00b", "~", "~root/x", "-rf"),
-    *("$HOME/`id`", "*?[a]{b}", "C:"),
-    *("x" * 255, "/".join(["deep"] * 60)),
 ]
 
 
@@ -101,15 +81,6 @@ def run_numbered(work: Callable[[int], object], count: int) -> None:
     run_threads(*(lambda at=at: work(at) for at in range(count)))
 
 
-@contextmanager
-def leaving(jobs: set[Any], job: object) -> Iterator[None]:
-    """Leave the jobs that are under way at the end, whatever that is."""
-    try:
-        yield
-    finally:
-        jobs.discard(job)
-
-
 def reads(store: Store) -> dict[str, Callable[[Any], object]]:
     """Every way to read a key."""
     return {
@@ -138,6 +109,14 @@ def writes(store: Store, key: Any = "a/b") -> dict[str, Callable[[], object]]:
         "erase": lambda: store.erase(key),
         "erase_values": lambda: store.erase_values(["a/b", key, "c"]),
     }
+
+
+def calls(store: Store, *, is_read: bool = False) -> dict[str, Callable[[Any], object]]:
+    """Every way to read a key and, unless it is only read, to change its value."""
+    found = reads(store)
+    if not is_read:
+        found |= {name: lambda key, name=name: writes(store, key)[name]() for name in writes(store)}
+    return found
 
 
 def not_refused(calls: dict[str, Callable[[Any], object]], words: Iterable[Any]) -> list[str]:

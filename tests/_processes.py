@@ -12,6 +12,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 def be_child(seconds: int = 300) -> None:
@@ -118,6 +119,29 @@ def run_processes(*works: Callable[[], object], seconds: float = 120.0) -> None:
         for process in started:
             status = process.wait(end - time.monotonic())
             assert status == 0, f"a process ended with wait status {status}; see what it printed"
+
+
+@contextmanager
+def orphan(begin: Callable[[], object], told: Path) -> Iterator[None]:
+    """A forked child that lives on after its parent was killed; the parent had called ``begin`` before."""
+
+    def work() -> None:
+        begun = begin()
+        child = os.fork()
+        if child:
+            told.write_text(str(child))
+            Process.say()
+        signal.alarm(60)
+        signal.pause()
+        os._exit(bool(begun))
+
+    with processes(work) as (parent,):
+        assert parent.hear()
+        parent.kill()
+        try:
+            yield
+        finally:
+            os.kill(int(told.read_text()), signal.SIGKILL)
 
 
 def run_small(work: Callable[..., object], *arguments: str | int, seconds: float = 500.0) -> None:

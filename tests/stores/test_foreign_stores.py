@@ -18,6 +18,7 @@ import upath
 import xarray as xr
 import zarr
 from _slow import slow
+from _things import Thing
 from zarr.core.buffer.cpu import Buffer
 from zarr.storage import (
     FsspecStore,
@@ -193,15 +194,14 @@ def test_trees_and_replacing(make: Callable[[Path], Any], tmp_path: Path) -> Non
 
 
 def test_a_zip_of_zarr_python(tmp_path: Path) -> None:
-    path, ds = tmp_path / "a.zip", dataset()
-    with ZipStore(path, mode="w") as store:
+    with ZipStore(tmp_path / "a.zip", mode="w") as store:
         xzarr3.create_array(store, "x", data=np.arange(6), chunks=4)
-    with ZipStore(path, mode="r") as store:
+    with ZipStore(tmp_path / "a.zip", mode="r") as store:
         np.testing.assert_array_equal(zarr.open_array(store, path="x")[:], np.arange(6))
         assert type(open_store(store)) is xzarr3.ZipStore
         np.testing.assert_array_equal(xzarr3.open_array(store, "x")[:], np.arange(6))
         with pytest.raises(ReadOnlyError):
-            xzarr3.to_zarr(ds, store)
+            xzarr3.to_zarr(dataset(), store)
 
 
 @pytest.mark.parametrize(
@@ -209,6 +209,7 @@ def test_a_zip_of_zarr_python(tmp_path: Path) -> None:
     [
         (lambda base: LocalStore(base), "LocalStore"),
         (lambda base: LocalStore(base, read_only=True), "LocalStore"),
+        (lambda base: OwnStore(base), "ForeignStore"),
         (lambda base: MemoryStore(read_only=True), "ForeignStore"),
         (lambda base: ObjectStore(obstore.store.MemoryStore(), read_only=True), "ObjectStore"),
         (lambda base: ObjectStore(obstore.store.LocalStore(base)), "LocalStore"),
@@ -219,6 +220,10 @@ def test_a_zip_of_zarr_python(tmp_path: Path) -> None:
         (lambda base: WrapperStore(LocalStore(base, read_only=True)), "LocalStore"),
         (lambda base: upath.UPath("s3://bucket/x.zarr", anon=True), "ObjectStore"),
         (lambda base: upath.UPath("https://example.org/x.zarr"), "ObjectStore"),
+        (lambda base: fsspec.filesystem("memory"), "FsspecStore"),
+        (lambda base: fsspec.get_mapper("memory://a"), "FsspecStore"),
+        (lambda base: fsspec.get_mapper(str(base)), "LocalStore"),
+        (lambda base: obstore.store.S3Store("bucket", skip_signature=True), "ObjectStore"),
     ],
 )
 def test_known_stores_are_opened_natively(make: Callable[[Path], Any], expected: str, tmp_path: Path) -> None:
@@ -287,23 +292,20 @@ def test_a_zip_of_the_user_stays_open(tmp_path: Path) -> None:
     assert sorted(xzarr3.open_group(tmp_path / "a.zip", "a")) == ["b", "c", "d"]
 
 
+OPENERS: list[Callable[[Any], object]] = [
+    *(xzarr3.open, xzarr3.open_group, xzarr3.create_group, xzarr3.from_zarr, xzarr3.recover),
+    *(xzarr3.consolidate_metadata, xzarr3.open_dataset),
+    lambda thing: xzarr3.copy(thing, {}),
+    lambda thing: xzarr3.copy({"zarr.json": b'{"zarr_format": 3, "node_type": "group"}'}, thing),
+]
+THINGS = [
+    *(Thing(), 5, None, ["a"], b"path", np.arange(3)),
+    *(xr.Dataset(), zarr.storage, Buffer.from_bytes(b"")),
+]
+
+
 @pytest.mark.parametrize(
-    "thing", [object(), 5, None, ["a"], np.arange(3), xr.Dataset(), zarr.storage, Buffer.from_bytes(b"")]
-)
-@pytest.mark.parametrize(
-    "use",
-    [
-        xzarr3.open,
-        xzarr3.open_group,
-        xzarr3.create_group,
-        xzarr3.from_zarr,
-        xzarr3.recover,
-        xzarr3.consolidate_metadata,
-        xzarr3.open_dataset,
-        open_store,
-        lambda thing: xzarr3.copy(thing, {}),
-        lambda thing: xzarr3.copy({"zarr.json": b'{"zarr_format": 3, "node_type": "group"}'}, thing),
-    ],
+    ("use", "thing"), [*((open_store, each) for each in THINGS), *((use, Thing()) for use in OPENERS)]
 )
 def test_other_things_are_refused(use: Callable[[Any], object], thing: Any) -> None:
     accepted = "a path, a URL, .* dict .*Icechunk.*obstore"

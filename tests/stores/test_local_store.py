@@ -15,13 +15,14 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from _conformance import contents, run_threads
-from _processes import Process, be_child, processes, run_processes
+from _conformance import contents, run_numbered, run_threads
+from _processes import Process, orphan, processes, run_processes
 from _slow import slow
 from _unprivileged import run_child, run_unprivileged
 
@@ -41,7 +42,6 @@ from xzarr3.stores.local import system
 from xzarr3.stores.local.files import Lock, is_left, lock_of
 from xzarr3.stores.local.names import LOCK
 from xzarr3.stores.values import UNCHANGED
-from xzarr3.testing import check_store
 
 
 @pytest.fixture
@@ -89,19 +89,6 @@ def leave(path: Path, content: bytes = b"half a val") -> Path:
     return left
 
 
-# What every store does, with all options
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [{}, {"locks": False}, {"fsync": True}], ids=str)
-def test_local_store_does_what_every_store_does(
-    options: dict[str, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    numbers = itertools.count()
-    monkeypatch.setattr(os, "fsync", os.fstat)  # It takes seconds to put a thousand names on a disk.
-    check_store(lambda: LocalStore(tmp_path / str(next(numbers)), **options))
-
-
 def test_local_store_options_travel(tmp_path: Path) -> None:
     plain = LocalStore(tmp_path)
     for options in ({"fsync": True}, {"locks": False}, {"read_only": True}):
@@ -121,15 +108,13 @@ def test_put_refuses_a_directory_that_was_there_elsewhere(store: LocalStore) -> 
     store.set("a", b"1")
     state = pickle.dumps(store)
     shutil.rmtree(store.root)
-    other = run_child(lambda: _refused(pickle.loads(state))).checked()
-    assert "use a directory that all processes share" in other
+
+    def work() -> None:
+        with pytest.raises(StoreError, match="use a directory that all processes share"):
+            pickle.loads(state).set("a", b"1")
+
+    run_child(work).checked()
     assert not os.path.exists(store.root)
-
-
-def _refused(store: LocalStore) -> str:
-    with pytest.raises(StoreError) as caught:
-        store.set("a", b"1")
-    return str(caught.value)
 
 
 # What a change does
@@ -137,29 +122,25 @@ def _refused(store: LocalStore) -> str:
 
 def test_ranges_that_a_damaged_index_asks_for_take_no_memory(store: LocalStore) -> None:
     store.set("a", b"0123456789")
-    with store.open("a") as value:  # type: ignore[union-attr]
+    with store.open("a") as value:
         assert value.read_ranges([0, 2**40, 8], [3, 5, 2**40]) == [b"012", b"", b"89"]
 
 
 def test_update_makes_changes_keeps_and_erases(store: LocalStore) -> None:
     seen = []
 
-    def change(new: Any) -> Callable[[Buffer | None], Any]:
-        def change(stored: Buffer | None) -> Any:
-            seen.append(None if stored is None else bytes(stored))
-            return new
+    def change(key: str, new: Any) -> None:
+        update(store, key, lambda stored: seen.append(stored and bytes(stored)) or new)
 
-        return change
-
-    update(store, "a/b", change([b"one", b"", b"two"]))
-    update(store, "a/b", change(UNCHANGED))
-    update(store, "a/b", change([memoryview(b"three")]))
+    change("a/b", [b"one", b"", b"two"])
+    change("a/b", UNCHANGED)
+    change("a/b", [memoryview(b"three")])
     assert contents(store) == files(store.root) == {"a/b": b"three"}
-    update(store, "a/b", change(None))
+    change("a/b", None)
     assert seen == [None, b"onetwo", b"onetwo", b"three"]
     assert (files(store.root), folders(store.root)) == ({}, [])
     for new in (None, UNCHANGED):
-        update(store, "a/b/c", change(new))
+        change("a/b/c", new)
         assert (files(store.root), folders(store.root)) == ({}, [])
 
 
@@ -223,19 +204,14 @@ def test_put_calls_the_system_seldom(store: LocalStore, monkeypatch: pytest.Monk
     store.set("a/b/c", b"")
     calls: list[str] = []
 
-    def watch(name: str, real: Callable[..., Any]) -> None:
-        def call(*args: Any, **options: Any) -> Any:
-            calls.append(name)
-            return real(*args, **options)
-
-        monkeypatch.setattr(os, name, call)
+    def watched(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args, **options: calls.append(name) or real(*args, **options)
 
     for name in ("open", "fstat", "stat", "lstat", "writev", "replace", "close", "mkdir", "unlink", "utime"):
-        watch(name, getattr(os, name))
+        monkeypatch.setattr(os, name, watched(name, getattr(os, name)))
     store.set("a/b/c", b"value")
     store.set("a/b/d", b"value")
-    once = ["stat", "open", "fstat", "writev", "replace", "close", "utime"]
-    assert calls == once * 2
+    assert calls == ["stat", "open", "fstat", "writev", "replace", "close", "utime"] * 2
 
 
 # Locks
@@ -250,17 +226,14 @@ def test_update_of_processes_and_threads_loses_no_change(tmp_path: Path) -> None
     (tmp_path / "store" / "inner").symlink_to("d/e")
     ways = [("store", "d/e/"), ("root", "d/e/"), ("store/d", "e/"), ("store/d/e", ""), ("store", "inner/")]
 
-    def work(process: int) -> Callable[[], None]:
-        def go(thread: int) -> None:
-            root, prefix = ways[(process + 2 * thread) % len(ways)]
-            store = LocalStore(tmp_path / root)
-            for n in range(60):
-                update(store, f"{prefix}n{n % 2}", count)
-                update(store, f"{prefix}{n}/gone", lambda stored: [b""] if stored is None else None)
+    def work(process: int, thread: int) -> None:
+        root, prefix = ways[(process + 2 * thread) % len(ways)]
+        store = LocalStore(tmp_path / root)
+        for n in range(60):
+            update(store, f"{prefix}n{n % 2}", count)
+            update(store, f"{prefix}{n}/gone", lambda stored: [b""] if stored is None else None)
 
-        return lambda: run_threads(*(lambda at=at: go(at) for at in range(3)))  # type: ignore[misc]
-
-    run_processes(*map(work, range(4)))
+    run_processes(*(partial(run_numbered, partial(work, process), 3) for process in range(4)))
     found = files(tmp_path / "store")
     assert found.pop("d/e/n0") == found.pop("d/e/n1") == b"%d" % (4 * 3 * 30)
     assert all(name.endswith("/gone") for name in found), "a lock file is left"
@@ -279,47 +252,39 @@ def test_update_without_locks_loses_changes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("other", ["put", "erase"])
-def test_put_and_erase_beside_update_lose_nothing(other: str, store: LocalStore) -> None:
+@pytest.mark.parametrize(("act", "last"), [("set", {"a/b": b"w" * 70_000}), ("erase", {})])
+def test_put_and_erase_beside_update_lose_nothing(act: str, last: Any, store: LocalStore) -> None:
     """Whoever replaces or erases a value whole waits for a change: the last of them is found, whole."""
     size = 70_000
 
     def changing() -> None:
         for n in range(400):
-            update(store, "a/b", lambda stored, n=n: [b"u" * size, b"%6d" % n])  # type: ignore[misc]
+            update(store, "a/b", lambda stored, n=n: [b"u" * size, b"%6d" % n])
             found = bytes(store.get("a/b") or b"")
             assert found in (b"", b"w" * size) or (found[:-6], len(found)) == (b"u" * size, size + 6)
 
     def replacing() -> None:
         for _ in range(400):
-            if other == "put":
-                store.set("a/b", b"w" * size)
-            else:
-                store.erase("a/b")
+            getattr(store, act)("a/b", *last.values())
 
     run_processes(changing, replacing, changing)
     replacing()
-    assert files(store.root) == ({"a/b": b"w" * size} if other == "put" else {})
+    assert files(store.root) == last
 
 
-def _changed(store: Store, act: Callable[[], object]) -> bytes | None:
+def _changed(store: Store, act: Callable[[], object]) -> Buffer | None:
     """The value that is there when an act comes while another process changes the value, and waits."""
-    with processes(lambda: update(store, "a/b", _slowly)) as (other,):
+
+    def change(stored: Buffer | None) -> list[Buffer]:
+        Process.say()
+        time.sleep(0.3)
+        return [stored or b"nothing", b"+"]
+
+    with processes(lambda: update(store, "a/b", change)) as (other,):
         assert other.hear()
-        thread = threading.Thread(target=act)
-        thread.start()
-        time.sleep(0.05)  # It may begin, and must not end.
-        other.start()
-        thread.join()
+        act()
         assert other.wait(60) == 0
-    found = store.get("a/b")
-    return None if found is None else bytes(found)
-
-
-def _slowly(stored: Buffer | None) -> list[Buffer]:
-    Process.say()
-    time.sleep(0.3)
-    return [bytes(stored or b"nothing"), b"+"]
+    return store.get("a/b")
 
 
 @pytest.mark.usefixtures("way")
@@ -379,11 +344,9 @@ def test_lock_that_is_held_too_long_is_told(store: LocalStore) -> None:
             lambda: hasty.set("a/b", b"x"),
             lambda: hasty.erase("a/b"),
         ):
-            store_before = store.get("a/b")
             with pytest.raises(ConflictError, match=r"key 'a/b' .*__lock', for 0\.3 s; reduce "):
                 write()
-            if store.get("a/b") is None:  # An erasure is done, and waits to be sure of it.
-                Path(store.root, "a", "b").write_bytes(bytes(store_before or b""))
+        Path(store.root, "a", "b").write_bytes(b"1")  # An erasure is done, and waits to be sure of it.
         for key in ("a/d", "c", "a/e/f"):  # Others do not wait.
             update(hasty, key, count)
         assert sorted(store.list()) == ["a/b", "a/d", "a/e/f", "c"]
@@ -408,63 +371,45 @@ def test_lock_of_a_killed_process_is_free(ending: int, store: LocalStore) -> Non
 
 
 @pytest.mark.usefixtures("way")
-def test_lock_is_not_kept_by_a_forked_child_of_its_holder(store: LocalStore) -> None:
+def test_lock_is_not_kept_by_a_forked_child_of_its_holder(store: LocalStore, tmp_path: Path) -> None:
     """Another thread forks in the middle of a change; then the parent is killed, and the child lives on."""
     store.set("a/b", b"1")
-    grandchild = Path(store.root + "-grandchild")
 
-    def work() -> None:
+    def begin() -> None:
         changing = threading.Event()
 
-        def change(stored: Buffer | None) -> list[Buffer]:
+        def change(stored: Buffer | None) -> None:
             changing.set()
             threading.Event().wait()
-            return [b"never"]
 
         threading.Thread(target=lambda: update(store, "a/b", change), daemon=True).start()
         changing.wait()
-        pid = os.fork()
-        if pid:
-            grandchild.write_text(str(pid))
-            Process.say()
-        signal.alarm(60)
-        signal.pause()
-        os._exit(0)
 
-    with processes(work) as (parent,):
-        assert parent.hear()
-        parent.kill()
-        try:
-            update(store, "a/b", count)
-        finally:
-            os.kill(int(grandchild.read_text()), signal.SIGKILL)
+    with orphan(begin, tmp_path / "child"):
+        update(store, "a/b", count)
     assert files(store.root) == {"a/b": b"2"}
 
 
 @pytest.mark.parametrize("content", [b"", b"half a value"], ids=["empty", "written"])
 def test_leftovers_are_no_keys_and_the_next_writer_removes_them(content: bytes, store: LocalStore) -> None:
-    path = Path(store.root) / "a" / "b"
-    writes: list[Callable[[], object]] = [
-        lambda: store.set("a/b", b"2"),
-        lambda: update(store, "a/b", count),
-        lambda: store.copy("x", "a/b"),
-        lambda: compare(store, "a/b", b"2"),
-    ]
     store.set("x", b"2")
-    for write in writes:
+    for act, value in (
+        (lambda: store.set("a/b", b"2"), {"a/b": b"2"}),
+        (lambda: update(store, "a/b", count), {"a/b": b"2"}),
+        (lambda: store.copy("x", "a/b"), {"a/b": b"2"}),
+        (lambda: compare(store, "a/b", b"2"), {"a/b": b"2"}),
+        (lambda: store.erase("a/b"), {}),
+        (lambda: store.erase_prefix("a/"), {}),
+    ):
         store.set("a/b", b"1")
-        leave(path, content)
+        leave(Path(store.root) / "a" / "b", content)
         assert sorted(store.list()) == ["a/b", "x"]
         assert store.list_dir("a/") == ({"a/b"}, set())
         assert list(store.leftovers()) == list(store.leftovers("a/")) == [f"a/b{LOCK}"]
         assert list(store.leftovers("b/")) == []
-        write()
-        assert files(store.root) == {"a/b": b"2", "x": b"2"}
-    for erase in (lambda: store.erase("a/b"), lambda: store.erase_prefix("a/")):
-        store.set("a/b", b"1")
-        leave(path, content)
-        erase()
-        assert os.listdir(store.root) == ["x"]
+        act()
+        assert files(store.root) == {**value, "x": b"2"}
+    assert os.listdir(store.root) == ["x"]
 
 
 # A lock step by step
@@ -595,7 +540,7 @@ def test_update_on_file_systems_without_locks(
     assert unlocked.get("a/b") == b"152"
 
 
-@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ETIMEDOUT, errno.ESTALE])
 def test_lock_that_fails(number: int, store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A handle that is stale is no failure: it is got anew."""
     store.set("a/b", b"1")
@@ -612,7 +557,7 @@ def test_lock_that_fails(number: int, store: LocalStore, monkeypatch: pytest.Mon
         update(store, "a/b", count)
         assert files(store.root) == {"a/b": b"2"}
     else:
-        with pytest.raises(StoreError, match=r"cannot write key 'a/b'.*Input/output"):
+        with pytest.raises(StoreError, match=f"cannot write key 'a/b'.*{os.strerror(number)}"):
             update(store, "a/b", count)
         assert store.get("a/b") == b"1"
 
@@ -667,21 +612,21 @@ def test_update_without_permission() -> None:
     run_unprivileged(work).checked()
 
 
-@pytest.mark.parametrize("kind", ["link", "link to nothing", "directory", "pipe"])
+PLANTS: dict[str, Callable[[Path], object]] = {
+    "link": lambda place: place.symlink_to("../../canary.txt"),
+    "link to nothing": lambda place: place.symlink_to("../../planted"),
+    "directory": lambda place: place.mkdir(),
+    "pipe": os.mkfifo,
+}
+
+
+@pytest.mark.parametrize("kind", PLANTS)
 def test_lock_file_in_whose_place_something_else_lies(kind: str) -> None:
     """A link there is not followed: nothing is made, opened or locked outside."""
 
     def prepare(base: Path) -> None:
         LocalStore(base / "store").set("a/b", b"1")
-        place = base / "store" / "a" / f"b{LOCK}"
-        if kind == "link":
-            place.symlink_to("../../canary.txt")
-        elif kind == "link to nothing":
-            place.symlink_to("../../planted")
-        elif kind == "directory":
-            place.mkdir()
-        else:
-            os.mkfifo(place)
+        PLANTS[kind](base / "store" / "a" / f"b{LOCK}")
 
     def work(base: Path) -> None:
         store = LocalStore(base / "store")
@@ -692,9 +637,7 @@ def test_lock_file_in_whose_place_something_else_lies(kind: str) -> None:
         assert list(store.leftovers()) == []
         assert store.get("a/b") == b"1"
 
-    outcome = run_unprivileged(work, prepare=prepare)
-    assert outcome.changed == []
-    outcome.checked()
+    run_unprivileged(work, prepare=prepare).checked()
 
 
 # Values that are to survive a crash of the system
@@ -704,29 +647,24 @@ def test_lock_file_in_whose_place_something_else_lies(kind: str) -> None:
 def recorded(monkeypatch: pytest.MonkeyPatch, root: Path) -> Iterator[list[tuple[str, str]]]:
     """What is done to the disk, by name and path below ``root``."""
     done: list[tuple[str, str]] = []
-    real = {name: getattr(os, name) for name in ("fsync", "replace", "mkdir", "unlink", "rmdir", "writev")}
 
     def place(what: Any, folder: int | None) -> str:
-        if isinstance(what, int):
-            path = os.readlink(f"/proc/self/fd/{what}")
-        else:
-            path = os.path.join("" if folder is None else os.readlink(f"/proc/self/fd/{folder}"), what)
-        return os.path.relpath(path, root)
+        opened = what if isinstance(what, int) else folder
+        above = "" if opened is None else os.readlink(f"/proc/self/fd/{opened}")
+        return os.path.relpath(above if isinstance(what, int) else os.path.join(above, what), root)
 
-    def noting(name: str) -> Any:
+    def noting(name: str, real: Any) -> Any:
         def call(*args: Any, **options: Any) -> Any:
-            at = 1 if name == "replace" else 0
-            folder = options.get("dst_dir_fd", options.get("dir_fd"))
-            where = place(args[at], folder)
-            result = real[name](*args, **options)
+            where = place(args[name == "replace"], options.get("dst_dir_fd", options.get("dir_fd")))
+            result = real(*args, **options)
             done.append((name, where))
             return result
 
         return call
 
     with monkeypatch.context() as patch:
-        for name in real:
-            patch.setattr(os, name, noting(name))
+        for name in ("fsync", "replace", "mkdir", "unlink", "rmdir", "writev"):
+            patch.setattr(os, name, noting(name, getattr(os, name)))
         yield done
 
 
@@ -773,18 +711,15 @@ def test_erase_is_on_the_disk(
     others: bool, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = LocalStore(tmp_path / "store", fsync=True)
-    store.set("a/b/c", b"")
-    store.set("x", b"")
-    if others:
-        store.set("a/b/e", b"")
+    for key in ("a/b/c", "x", *(["a/b/e"] if others else [])):
+        store.set(key, b"")
     with recorded(monkeypatch, tmp_path) as done:
         ERASED[how](store)
     steps = [step for step in done if step[0] in ("unlink", "rmdir") and not step[1].endswith(LOCK)]
     assert ("unlink", "store/a/b/c") in steps
     for step in steps:
         folder = os.path.dirname(step[1])
-        if (tmp_path / folder).exists():
-            assert _synced_after(done, step, folder), step
+        assert _synced_after(done, step, folder) or not (tmp_path / folder).exists(), step
 
 
 def test_put_without_fsync_does_not_wait_for_the_disk(
@@ -821,9 +756,8 @@ def test_put_on_a_disk_that_fails_to_take_it(
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "fsync", break_off)
-            with pytest.raises(StoreError, match=f"cannot write key '{key}'") as caught:
+            with pytest.raises(StoreError, match=f"cannot write key '{key}'.*{os.strerror(number)}"):
                 write()
-        assert os.strerror(number) in str(caught.value)
         assert nth or store.get("a/b") == b"old"
         assert set(files(store.root)) <= {"a/b", "c/d"}
 
@@ -890,27 +824,10 @@ def test_lock_of_a_network_mount_that_still_counts_the_link_of_a_removed_file(
         assert os.path.samestat(os.fstat(held.descriptor), os.stat(held.name))
 
 
-def test_exclusive_of_a_forked_child_waits_for_its_parent(store: LocalStore) -> None:
-    with store.exclusive("k"):
-        child = os.fork()
-        if child == 0:
-            be_child()
-            try:
-                with store.with_traits(conflict_deadline=0.1).exclusive("k"):
-                    os._exit(1)
-            except ConflictError:
-                os._exit(0)
-            finally:
-                os._exit(2)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-
-
-def test_list_dir_goes_on_after_a_link_that_vanishes(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_list_dir_goes_on_after_a_link_that_vanishes(store: LocalStore, monkeypatch: Any) -> None:
     for at in range(8):
         store.set(f"k{at}", b"1")
-    os.symlink(tmp_path, os.path.join(store.root, "link"))
+    os.symlink("..", os.path.join(store.root, "link"))
     stat = os.stat
 
     def vanished(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
@@ -922,40 +839,27 @@ def test_list_dir_goes_on_after_a_link_that_vanishes(
     assert store.list_dir("") == ({f"k{at}" for at in range(8)}, set())
 
 
-def test_put_says_what_a_network_mount_reports(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*args: Any) -> bool:
-        raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
-
-    monkeypatch.setattr(system, "lock", fails)
-    with pytest.raises(StoreError, match="Connection timed out"):
-        store.set("k", b"1")
-
-
-def test_erase_by_another_process_waits_for_its_turn(store: LocalStore) -> None:
+@pytest.mark.parametrize("act", [lambda s: s.erase("k"), lambda s: s.exclusive("k").__enter__()])
+def test_erase_and_exclusive_wait_for_another_process(act: Callable[[Store], Any], store: LocalStore) -> None:
     """What is erased at once and once more after the turn of another may be what that one has just made."""
     store.set("k", b"1")
+
+    def work() -> None:
+        with pytest.raises(ConflictError):
+            act(store.with_traits(conflict_deadline=0.1))
+
     with store.exclusive("k"):
-        child = os.fork()
-        if child == 0:
-            be_child()
-            try:
-                store.with_traits(conflict_deadline=0.1).erase("k")
-            except ConflictError:
-                os._exit(0)
-            finally:
-                os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        run_child(work).checked()
         assert store.get("k") == b"1"
     store.erase("k")
     assert store.get("k") is None
 
 
 def test_erase_works_on_a_full_disk(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.set("k", b"1")
-
     def full(*args: Any, **kwargs: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    store.set("k", b"1")
     monkeypatch.setattr(Lock, "_take", full)
     with pytest.raises(StoreError, match="No space left"):
         store.set("k", b"2")

@@ -76,21 +76,10 @@ def test_names_on_pages_of_servers() -> None:
 
 HOSTILE = [
     *("", "/", ".", "./", "..", "../", "../x/", "../../etc/passwd", "/etc/passwd", "/data/y.zarr/", "x/y/"),
-    *(
-        "%2e%2e/",
-        "%2E%2E",
-        ".%2e/",
-        "a%2Fb",
-        "..%2f..%2fetc",
-        "%2Fetc/",
-        "a%00b/",
-        "a%0Ab/",
-        "%FF%FE/",
-        "./../x",
-    ),
-    *("?C=N;O=D", "x?y", "#top", "x/#y", "mailto:me", "javascript:x", "data:x", "c:/x", "file:///etc/passwd"),
+    *("%2e%2e/", "%2E%2E", ".%2e/", "a%2Fb", "..%2f..%2fetc", "%2Fetc/", "a%00b/", "a%0Ab/", "%FF%FE/"),
+    *("./../x", "?C=N;O=D", "x?y", "#top", "x/#y", "mailto:me", "javascript:x", "data:x", "c:/x"),
     *("http://other/data/x.zarr/a/", "//other/a/", "http://host:2/data/x.zarr/a/", "http://[", "//["),
-    *("ftp://host:1/data/x.zarr/a/", f"http://other/?to={URL}a"),
+    *("file:///etc/passwd", "ftp://host:1/data/x.zarr/a/", f"http://other/?to={URL}a"),
 ]
 
 
@@ -168,7 +157,7 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
         self.send_header("Location", "/")
         self.end_headers()
         try:
-            for piece in type(self).page():  # type: ignore[misc]
+            for piece in type(self).page():
                 self.wfile.write(piece)
         except OSError:  # The reader has hung up.
             return

@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import quote
 
-import fsspec
 import pytest
 from _conformance import VALUE
-from _things import Thing
 
 from xzarr3 import LocalStore, MemoryStore, NodeNotFoundError, StoreError, open_store
 
@@ -66,20 +64,6 @@ def test_open_store_takes_options(tmp_path: Path) -> None:
         with pytest.raises(TypeError, match=option) as caught:
             open_store(place, {option: "hush"})
         assert "hush" not in str(caught.value)
-
-
-def test_open_store_takes_what_other_libraries_have(tmp_path: Path) -> None:
-    obstore = pytest.importorskip("obstore.store")
-    assert type(open_store(fsspec.filesystem("memory"))).__name__ == "FsspecStore"
-    assert type(open_store(fsspec.get_mapper("memory://a"))).__name__ == "FsspecStore"
-    assert open_store(fsspec.get_mapper(str(tmp_path))) == LocalStore(tmp_path)
-    assert type(open_store(obstore.S3Store("bucket", skip_signature=True))).__name__ == "ObjectStore"
-
-
-@pytest.mark.parametrize("thing", [None, 5, b"path", {1: b""}, {"a": 5}, ["a"], Thing()])
-def test_open_store_refuses_other_things(thing: object) -> None:
-    with pytest.raises(TypeError, match="not a store"):
-        open_store(thing)  # type: ignore[arg-type]
 
 
 def test_open_store_shows_no_password_of_a_zip_that_is_only_read() -> None:

@@ -11,7 +11,6 @@ import pickle
 import random
 import resource
 import shutil
-import signal
 import struct
 import subprocess
 import sys
@@ -22,18 +21,15 @@ import zipfile
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import dask
-import dask.array
 import numpy as np
 import pytest
-import xarray as xr
-from _conformance import VALUE, contents, read_back, run_threads
-from _fault_server import FaultServer
+from _conformance import VALUE, contents, read_back, run_numbered
 from _kinds import every_check
-from _processes import be_child
+from _processes import orphan, processes
 from _unprivileged import run_child, run_unprivileged
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -48,7 +44,7 @@ from xzarr3.errors import (
     NodeNotFoundError,
     StoreCapabilityError,
 )
-from xzarr3.stores import Value, ZipStore, cut, update
+from xzarr3.stores import Value, ZipStore, cut
 from xzarr3.stores import zip as zip_files
 from xzarr3.stores.local.names import LOCK
 from xzarr3.stores.values import OversizedError
@@ -80,54 +76,39 @@ def draft_of(path: Path) -> Path:
     return path.with_name(path.name + LOCK)
 
 
-def fork() -> int:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Other threads of the tests are idle now.
-        child = os.fork()
-    if child == 0:
-        be_child()
-    return child
-
-
 class Requests(Store):
     """Values of which parts are asked for; notes each request. Like a server, it may not tell the size."""
 
     traits = xzarr3.stores.Traits(concurrency=7, request_bytes=12345, over_read=3.0)
 
-    def __init__(self, values: dict[str, bytes], version: object = None, *, tells_size: bool = True) -> None:
+    def __init__(self, values: dict[str, bytes], *, tells_size: bool = True) -> None:
         super().__init__()
-        self.values, self.known, self.tells_size = values, version, tells_size
+        self.values, self.known, self.tells_size = values, "v1", tells_size
         self.asked: list[tuple[int, int | None]] = []
 
     def get(self, key: str, byte_range: Any = None) -> Any:
-        value = self.values.get(key)
-        if value is None:
-            return None
         self.asked.append(byte_range)
-        return cut(value, byte_range)
+        return cut(self.values[key], byte_range) if key in self.values else None
 
     def open(self, key: str, first: Any = None, version: object = None) -> Value | None:
         return Asking(self, key) if key in self.values else None
 
 
 class Asking(Value):
-    def __init__(self, store: Requests, key: str) -> None:
-        self._store, self._key, self._version = store, key, store.known
-        self.size = len(store.values[key]) if store.tells_size else None
+    version: Any = None
 
-    @property
-    def version(self) -> object | None:
-        return self._version
+    def __init__(self, store: Requests, key: str) -> None:
+        self._store, self._key, self.version = store, key, store.known
+        self.size = len(store.values[key]) if store.tells_size else None
 
     def read(self, start: int, length: int | None = None) -> Any:
         value = self._store.get(self._key, (start, length))
-        if value is None or self._store.known != self._version:
+        if value is None or self._store.known != self.version:
             raise ChangedError(f"key '{self._key}' of {self._store} is not what was opened")
         return value
 
 
 # Peers
-
 
 KEYS = {
     "zarr.json": b"{}",
@@ -136,6 +117,7 @@ KEYS = {
     "\u6c23\u6e29/e\u0301": bytes(range(256)) * 300,
     "a": b"beside its own prefix",
 }
+COMPRESSIONS = pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 
 
 def test_peers_read_what_is_written(path: Path) -> None:
@@ -146,18 +128,15 @@ def test_peers_read_what_is_written(path: Path) -> None:
         store.set("gone", b"erased")
         store.erase("gone")
     assert verified(path) == KEYS
-    with zipfile.ZipFile(path) as peer:
-        for info in peer.infolist():
-            assert info.compress_type == zipfile.ZIP_STORED
-            assert info.date_time == (1980, 1, 1, 0, 0, 0)
-            assert info.external_attr >> 16 == 0o100644
+    for info in zipfile.ZipFile(path).infolist():
+        told = (info.compress_type, info.date_time, info.external_attr >> 16)
+        assert told == (zipfile.ZIP_STORED, (1980, 1, 1, 0, 0, 0), 0o100644)
     if shutil.which("unzip"):
         done = subprocess.run(["unzip", "-t", path], capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "No errors detected" in done.stdout
+        assert (done.returncode, "No errors detected" in done.stdout) == (0, True), done.stdout
 
 
-@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@COMPRESSIONS
 def test_what_zarr_writes_is_read_and_added_to(path: Path, compression: int) -> None:
     zarr = pytest.importorskip("zarr")
     data = np.arange(600.0).reshape(20, 30)
@@ -181,8 +160,7 @@ def test_what_others_have_in_a_zip_stays(path: Path) -> None:
     with zipfile.ZipFile(path, "w") as peer:
         peer.mkdir("folder")
         info = zipfile.ZipInfo("a/b", (2020, 2, 3, 4, 5, 6))
-        info.comment = b"about it"
-        info.compress_type = zipfile.ZIP_DEFLATED
+        info.comment, info.compress_type = b"about it", zipfile.ZIP_DEFLATED
         peer.writestr(info, b"z" * 1000)
         peer.writestr("../out", b"not a key")
         peer.writestr("old", b"old")
@@ -192,13 +170,12 @@ def test_what_others_have_in_a_zip_stays(path: Path) -> None:
         store.set("new", b"new")
         store.erase("old")
         assert contents(store) == {"a/b": b"z" * 1000, "new": b"new"}
+    expected = {"folder/": b"", "a/b": b"z" * 1000, "../out": b"not a key", "new": b"new"}
+    assert [*verified(path).items()] == [*expected.items()]
     with zipfile.ZipFile(path) as peer:
-        assert peer.testzip() is None
-        assert peer.comment == b"about all"
-        assert peer.namelist() == ["folder/", "a/b", "../out", "new"]
-        assert peer.getinfo("a/b").date_time == (2020, 2, 3, 4, 5, 6)
-        assert peer.getinfo("a/b").comment == b"about it"
-        assert peer.read("../out") == b"not a key"
+        told = peer.getinfo("a/b")
+        assert (peer.comment, told.comment) == (b"about all", b"about it")
+        assert told.date_time == (2020, 2, 3, 4, 5, 6)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="zipfile does not read these fields")
@@ -207,15 +184,13 @@ def test_names_of_other_times(path: Path) -> None:
 
     Such a zip is read, and not added to.
     """
-    raw = "\u00e9/x".encode("cp437")
     field = b"\1" + zlib.crc32(b"u1").to_bytes(4, "little") + "\u6c23".encode()
     extra = struct.pack("<2H", 0x7075, len(field)) + field
-    data = built([Entry(raw, b"one"), Entry(b"u1", b"two", extra=extra)])
+    data = built([Entry("\u00e9/x".encode("cp437"), b"one"), Entry(b"u1", b"two", extra=extra)])
     path.write_bytes(data)
     expected = {"\u00e9/x": b"one", "\u6c23": b"two"}
     assert contents(ZipStore(path)) == expected
-    with zipfile.ZipFile(path) as peer:
-        assert peer.namelist()[0] == "\u00e9/x"
+    assert zipfile.ZipFile(path).namelist()[0] == "\u00e9/x"
     with pytest.raises(StoreError, match=r"not in UTF-8; copy it with ZipStore\.pack"):
         ZipStore(path, mode="a")
     assert path.read_bytes() == data
@@ -226,38 +201,25 @@ def test_names_of_other_times(path: Path) -> None:
     assert contents(ZipStore(path)) == {**expected, "b": b"three"}
 
 
-def test_zip_made_by_info_zip_is_read(tmp_path: Path, path: Path) -> None:
-    if not shutil.which("zip"):
-        pytest.skip("needs the program 'zip'")
-    with contextlib.chdir(tmp_path):
-        store = LocalStore("s")
-        values = {key: value for key, value in KEYS.items() if key != "a"}
-        for key, value in values.items():
-            store.set(key, value)
-        environment = os.environ | {"LC_ALL": "C.UTF-8"}
-        for options in (["-0"], ["-9"], ["-0", "-fz"]):
-            path.unlink(missing_ok=True)
-            subprocess.run(
-                ["zip", "-q", "-r", *options, path, "."], cwd="s", check=True, timeout=120, env=environment
-            )
-            zipped = ZipStore(path)
-            assert contents(zipped) == values, options
-            for key, value in values.items():
-                part = ZipStore(path).get(key, (3, 4))
-                assert bytes(part or b"") == value[3:7]
+@pytest.mark.skipif(shutil.which("zip") is None, reason="needs the program 'zip'")
+@pytest.mark.parametrize("options", [["-0"], ["-9"], ["-0", "-fz"]], ids=str)
+def test_zip_made_by_info_zip_is_read(tmp_path: Path, path: Path, options: list[str]) -> None:
+    values = {key: value for key, value in KEYS.items() if key != "a"}
+    LocalStore(tmp_path / "s").set_values(values.items())
+    command = ["zip", "-q", "-r", *options, path, "."]
+    subprocess.run(
+        command, cwd=tmp_path / "s", check=True, timeout=120, env=os.environ | {"LC_ALL": "C.UTF-8"}
+    )
+    assert contents(ZipStore(path)) == values
+    for key, value in values.items():
+        assert ZipStore(path).get(key, (3, 4)) == value[3:7]
 
 
-@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@COMPRESSIONS
 def test_zip_made_in_one_go_is_read(path: Path, compression: int) -> None:
     """Sizes follow the data, because nobody knew them before."""
 
     class Pipe(io.BytesIO):
-        def seekable(self) -> bool:
-            return False
-
-        def seek(self, *_: Any) -> int:
-            raise OSError("a pipe")
-
         def tell(self) -> int:
             raise OSError("a pipe")
 
@@ -268,7 +230,7 @@ def test_zip_made_in_one_go_is_read(path: Path, compression: int) -> None:
                 member.write(value)
     path.write_bytes(pipe.getvalue())
     assert contents(ZipStore(path)) == KEYS
-    assert bytes(ZipStore(path).get("a/b", (2, 3)) or b"") == VALUE[2:5]
+    assert ZipStore(path).get("a/b", (2, 3)) == VALUE[2:5]
 
 
 # Many and large members
@@ -292,11 +254,8 @@ def test_member_beyond_four_gigabytes(path: Path) -> None:
             peer.infolist().extend([large, small])
     store = ZipStore(path)
     value = store.open("m")
-    assert value is not None
     assert value.size == store.getsize("m") == size
-    assert bytes(value.read(-3)) == b"end"
-    assert bytes(value.read(size - 5, 100)) == b"\0\0end"
-    assert bytes(store.get("s") or b"") == b"x"
+    assert [value.read(-3), value.read(size - 5, 100), store.get("s")] == [b"end", b"\0\0end", b"x"]
 
 
 def test_equal_values_make_equal_bytes(tmp_path: Path) -> None:
@@ -309,7 +268,7 @@ def test_equal_values_make_equal_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "three").read_bytes() == (tmp_path / "four").read_bytes()
 
 
-def test_packing_reclaims_space(path: Path) -> None:
+def test_pack_reclaims_space(path: Path) -> None:
     with ZipStore(path, mode="w") as store:
         for at in range(5):
             store.set("a/b", bytes([at]) * 10_000)
@@ -326,27 +285,24 @@ def test_packing_reclaims_space(path: Path) -> None:
 # Requests
 
 
-@pytest.mark.parametrize("version", [None, "v1"])
-def test_opening_reads_the_end_and_each_member_is_one_request(path: Path, version: object) -> None:
+def test_opening_reads_the_end_and_each_member_is_one_request(path: Path) -> None:
     with ZipStore(path, mode="w") as writer:
         for at in range(3000):
             writer.set(f"c/{at}", bytes([at % 256]) * 1000)
     data = path.read_bytes()
-    server = Requests({"x.zip": data}, version)
+    server = Requests({"x.zip": data})
     store = ZipStore(server, "x.zip")
     (tail, directory) = server.asked
     assert tail == (-zip_files.TAIL, zip_files.TAIL)
-    assert directory[1] is not None
-    assert directory[0] > 3_000_000
-    assert sum(directory) < len(data)
+    assert 3_000_000 < directory[0] < sum(directory) < len(data)
     assert (store.concurrency, store.traits.request_bytes, store.traits.over_read) == (7, 12345, 3.0)
     server.asked.clear()
     for at in (5, 2999, 0):
-        assert bytes(store.get(f"c/{at}") or b"") == bytes([at % 256]) * 1000
+        assert store.get(f"c/{at}") == bytes([at % 256]) * 1000
     assert len(server.asked) == 3
-    assert all(length is not None and length < 1100 for _, length in server.asked)
+    assert all(length < 1100 for _, length in server.asked)
     server.asked.clear()
-    assert bytes(store.get("c/5", (7, 20)) or b"") == b"\5" * 20
+    assert store.get("c/5", (7, 20)) == b"\5" * 20
     assert server.asked[0][1] == 20, "its place is known by now"
     list(store.list())
     store.exists("c/7")
@@ -356,27 +312,23 @@ def test_opening_reads_the_end_and_each_member_is_one_request(path: Path, versio
 
 @pytest.mark.parametrize("tells_size", [True, False])
 def test_small_zip_is_opened_by_one_request(path: Path, tells_size: bool) -> None:
-    packed(KEYS, path)
-    server = Requests({"x.zip": path.read_bytes()}, tells_size=tells_size)
-    store = ZipStore(server, "x.zip")
-    assert len(server.asked) == 1
-    assert contents(store) == KEYS
-    packed({"a": b"x" * 200_000, "b": VALUE}, path)
-    larger = ZipStore(Requests({"x.zip": path.read_bytes()}, tells_size=tells_size), "x.zip")
-    assert contents(larger) == {"a": b"x" * 200_000, "b": VALUE}
+    for values in (KEYS, {"a": b"x" * 200_000, "b": VALUE}):
+        packed(values, path)
+        server = Requests({"x.zip": path.read_bytes()}, tells_size=tells_size)
+        store = ZipStore(server, "x.zip")
+        assert len(server.asked) == 1 or values is not KEYS
+        assert contents(store) == values
 
 
 def test_value_that_is_replaced_is_noticed(path: Path) -> None:
     packed({"a": b"x" * 100_000}, path)
-    server = Requests({"x.zip": path.read_bytes()}, "v1")
+    server = Requests({"x.zip": path.read_bytes()})
     store = ZipStore(server, "x.zip")
     assert store.get("a", (0, 1)) == b"x"
-    server.known = "v2"
-    with pytest.raises(ChangedError, match=r"x\.zip"):
-        store.get("a")
-    server.values.clear()
-    with pytest.raises(ChangedError):
-        store.get("a")
+    for change in (lambda: setattr(server, "known", "v2"), server.values.clear):
+        change()
+        with pytest.raises(ChangedError, match=r"x\.zip"):
+            store.get("a")
 
 
 @pytest.mark.parametrize("is_value", [False, True])
@@ -384,40 +336,14 @@ def test_file_that_is_replaced_stays_what_it_was_for_its_readers(path: Path, is_
     packed({"a": b"old"}, path)
     reader = ZipStore(LocalStore(path.parent), path.name) if is_value else ZipStore(path)
     packed({"a": b"new"}, path)
-    assert bytes(reader.get("a") or b"") == b"old"
-    assert bytes(ZipStore(path).get("a") or b"") == b"new"
-
-
-def test_zip_on_a_web_server(path: Path, fault_server: FaultServer) -> None:
-    """Opening costs two requests, the end of the value and the directory, and each value one."""
-    with ZipStore(path, mode="w") as writer:
-        for at in range(3000):
-            writer.set(f"c/{at}", bytes([at % 256]) * 1000)
-        xzarr3.create_array(writer, "s", data=np.arange(64), chunks=(4,), shards=(32,))
-    fault_server.put("/data/x.zarr.zip", path.read_bytes())
-    server = xzarr3.ObjectStore.from_url(f"{fault_server.url}/data", storage_options={"allow_http": True})
-    store = ZipStore(server, "x.zarr.zip")
-    assert store.concurrency == server.concurrency > 1
-    assert len(fault_server.log()) <= 2
-    fault_server.clear_log()
-    assert bytes(store.get("c/7") or b"") == b"\7" * 1000
-    assert len(fault_server.log()) == 1
-    found = store.get_values([f"c/{at}" for at in range(50)])
-    assert [bytes(value or b"") for value in found] == [bytes([at]) * 1000 for at in range(50)]
-    assert len(fault_server.log()) == 51
-    assert xzarr3.open_array(store, "s")[3:50].tolist() == list(range(3, 50))
-    data = pickle.dumps(store)
-    assert pickle.loads(data).get("c/8") == b"\x08" * 1000
-    fault_server.put("/data/x.zarr.zip", b"something else")
-    with pytest.raises(StoreError, match=r"x\.zarr\.zip"):
-        store.get("c/10")
+    assert (reader.get("a"), ZipStore(path).get("a")) == (b"old", b"new")
 
 
 def test_zip_store_refuses_to_write_a_value_of_another_store(tmp_path: Path) -> None:
     for store in (MemoryStore(), LocalStore(tmp_path)):
         for mode in ("w", "a", "r+", "x"):
             with pytest.raises(StoreCapabilityError, match=r"local path.*ZipStore\.pack.*upload it"):
-                ZipStore(store, "x.zip", mode=mode)  # type: ignore[arg-type]
+                ZipStore(store, "x.zip", mode=mode)
         assert list(store.list()) == []
 
 
@@ -425,19 +351,16 @@ def test_zip_store_refuses_to_write_a_value_of_another_store(tmp_path: Path) -> 
 
 
 def test_second_writer_is_refused(path: Path) -> None:
+    def try_to_write(mode: Any) -> None:
+        with pytest.raises(StoreError, match="one writer at a time") as caught:
+            ZipStore(path, mode=mode)
+        assert str(path) in str(caught.value)
+
     with ZipStore(path, mode="w") as store:
         store.set("a", b"x")
         for mode in ("w", "a", "x"):
-            with pytest.raises(StoreError, match="one writer at a time") as caught:
-                ZipStore(path, mode=mode)  # type: ignore[arg-type]
-            assert str(path) in str(caught.value)
-
-        def work() -> str:
-            with pytest.raises(StoreError, match="one writer at a time"):
-                ZipStore(path, mode="a")
-            return "refused"
-
-        assert run_child(work).checked() == "refused"
+            try_to_write(mode)
+        run_child(lambda: try_to_write("a")).checked()
     with ZipStore(path, mode="a") as store:
         assert contents(store) == {"a": b"x"}
 
@@ -476,28 +399,16 @@ def test_forked_child_writes_and_removes_nothing(path: Path) -> None:
     assert contents(ZipStore(path)) == {"a": b"x", "b": b"y"}
 
 
-def test_child_that_outlives_its_parent_does_not_keep_the_lock(path: Path) -> None:
+def test_child_that_outlives_its_parent_does_not_keep_the_lock(path: Path, tmp_path: Path) -> None:
     """The writer is killed; its child still has its descriptors."""
-    reading_end, writing_end = os.pipe()
-    first = fork()
-    if first == 0:
+
+    def begin() -> ZipStore:
         store = ZipStore(path, mode="w")
         store.set("a", b"x")
-        if fork() == 0:
-            os.write(writing_end, os.getpid().to_bytes(4, "little"))
-        signal.alarm(60)
-        signal.pause()
-        os._exit(0)
-    second = int.from_bytes(os.read(reading_end, 4), "little")
-    os.close(reading_end)
-    os.close(writing_end)
-    try:
-        os.kill(first, signal.SIGKILL)
-        os.waitpid(first, 0)
-        with ZipStore(path, mode="w") as store:
-            store.set("b", b"y")
-    finally:
-        os.kill(second, signal.SIGKILL)
+        return store
+
+    with orphan(begin, tmp_path / "child"), ZipStore(path, mode="w") as store:
+        store.set("b", b"y")
     assert contents(ZipStore(path)) == {"b": b"y"}
 
 
@@ -507,6 +418,7 @@ def test_pickled_while_it_is_written(path: Path) -> None:
     store = ZipStore(path, mode="a")
     array = xzarr3.create_array(store, "x", data=np.full(8, 7), chunks=(2,))
     assert pickle.loads(pickle.dumps(store)) is store
+    assert not pickle.loads(pickle.dumps(store.with_traits(read_only=True))).writeable
     data = pickle.dumps(array)
 
     def work() -> None:
@@ -517,34 +429,14 @@ def test_pickled_while_it_is_written(path: Path) -> None:
     run_child(work).checked()
     store.close()
     run_child(work).checked()
-    assert array[:].tolist() == [7] * 8
-    data = pickle.dumps((store, array))
+    data = pickle.dumps(array)
 
     def read() -> tuple[bool, list[int]]:
-        twin, its_array = pickle.loads(data)
-        assert pickle.loads(pickle.dumps(twin)) is pickle.loads(data)[0]
-        return twin.read_only, its_array[:].tolist()
+        there = pickle.loads(data)
+        assert pickle.loads(pickle.dumps(there.store)) is pickle.loads(data).store
+        return there.store.read_only, there[:].tolist()
 
     assert run_child(read).checked() == (True, [7] * 8)
-
-
-def test_threads_of_dask_write(path: Path) -> None:
-    rng = np.random.default_rng(3)
-    data = rng.normal(size=(60, 50, 4))
-    dataset = xr.Dataset(
-        {
-            "plain": (("t", "y", "x"), dask.array.from_array(data, chunks=(7, 50, 4))),
-            "small": (("t", "y", "x"), dask.array.from_array(data + 1, chunks=(30, 10, 2))),
-        },
-        coords={"t": np.arange(60), "y": np.linspace(0, 1, 50)},
-    )
-    with ZipStore(path, mode="w") as store, dask.config.set(scheduler="threads", num_workers=6):
-        xzarr3.to_zarr(dataset, store, encoding={"small": {"chunks": (10, 5, 2), "shards": (30, 10, 2)}})
-        assert not path.exists()
-        xr.testing.assert_identical(xr.open_dataset(store, engine="xzarr3").load(), dataset.load())
-    again = xr.open_dataset(ZipStore(path), engine="xzarr3", chunks={})
-    xr.testing.assert_identical(again.load(), dataset.load())
-    assert verified(path)
 
 
 def test_flushing_and_closing_while_threads_write(path: Path) -> None:
@@ -553,7 +445,7 @@ def test_flushing_and_closing_while_threads_write(path: Path) -> None:
     closing, progress = threading.Event(), threading.Semaphore(0)
     early: list[bool] = []
 
-    def work(at: int) -> None:
+    def write(at: int) -> None:
         try:
             for step in range(10_000):
                 store.set(f"{at}/{step}", b"x" * 50)
@@ -572,7 +464,7 @@ def test_flushing_and_closing_while_threads_write(path: Path) -> None:
         closing.set()
         store.close()
 
-    run_threads(close, *(lambda at=at: work(at) for at in range(4)))  # type: ignore[misc]
+    run_numbered(lambda at: write(at) if at else close(), 5)
     assert set(ZipStore(path).list()) == set(stored)
     assert not any(early), "who writes while it is flushed waits"
 
@@ -580,19 +472,14 @@ def test_flushing_and_closing_while_threads_write(path: Path) -> None:
 # Closing
 
 
-def run_script(text: str, path: Path) -> subprocess.CompletedProcess[str]:
-    """A process that writes a zip."""
-    script = f"from xzarr3 import ZipStore\nstore = ZipStore({str(path)!r}, mode='a')\nstore.set('b', b'2')\n"
-    command = [sys.executable, "-c", script + text]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["", "store.x = store; del store", "raise RuntimeError('it fails')"])
 def test_zip_store_that_is_never_closed_writes_nothing_and_warns(path: Path, end: str) -> None:
     packed({"a": b"1"}, path)
     before = path.read_bytes()
-    done = run_script(end, path)
+    script = f"from xzarr3 import ZipStore\nstore = ZipStore({str(path)!r}, mode='a')\nstore.set('b', b'2')\n"
+    command = [sys.executable, "-c", script + end]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == bool("raise" in end)
     assert f"UserWarning: <ZipStore '{path}'> was not closed, so nothing was written to it" in done.stderr
     assert path.read_bytes() == before
@@ -611,29 +498,28 @@ def test_zip_store_that_is_forgotten_warns_and_admits_the_next(path: Path) -> No
     assert contents(ZipStore(path)) == {"b": b"2"}
 
 
-def test_with_statement_that_fails_writes_nothing(path: Path) -> None:
+@pytest.mark.parametrize("mode", ["w", "a", "r+"])
+def test_with_statement_that_fails_writes_nothing(path: Path, mode: Any) -> None:
     packed({"a": b"old"}, path)
     before = path.read_bytes()
-    for mode in ("w", "a", "r+"):
-        store = ZipStore(path, mode=mode)  # type: ignore[arg-type]
+    store = ZipStore(path, mode=mode)
+    store.set("a", b"new")
+    with pytest.raises(KeyError), store:
+        raise KeyError("x")
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
+    assert store.get("a") == b"old"
+    with pytest.raises(ReadOnlyError, match="closed"):
         store.set("a", b"new")
-        with pytest.raises(KeyError), store:
-            raise KeyError("x")
-        assert path.read_bytes() == before
-        assert os.listdir(path.parent) == [path.name]
-        assert bytes(store.get("a") or b"") == b"old"
-        with pytest.raises(ReadOnlyError, match="closed"):
-            store.set("a", b"new")
 
 
 def test_closed_store_is_read(path: Path) -> None:
     store = ZipStore(path, mode="w")
     store.set("a", b"x")
     opened = store.open("a")
-    assert opened is not None
     store.close()
     store.close()
-    assert bytes(opened.read(0)) == b"x", "what was opened before"
+    assert opened.read(0) == b"x", "what was opened before"
     assert contents(store) == {"a": b"x"}
     assert store.read_only
     with pytest.raises(ReadOnlyError, match="mode 'a'"):
@@ -641,9 +527,9 @@ def test_closed_store_is_read(path: Path) -> None:
     with pytest.raises(ReadOnlyError):
         store.flush()
     reader = ZipStore(path)
-    with reader.open("a") as opened:  # type: ignore[union-attr]
+    with reader.open("a") as opened:
         reader.close()
-        assert bytes(opened.read(0)) == b"x"
+        assert opened.read(0) == b"x"
     assert contents(reader) == {"a": b"x"}
 
 
@@ -660,6 +546,23 @@ def test_with_traits_gives_stores_of_the_same_zip(path: Path) -> None:
         twin.set("c", b"3")
     twin.close()
     assert verified(path) == contents(twin) == contents(reader) == {"a": b"1"}
+
+
+def test_with_traits_alone_is_left_to_the_parent_of_a_forked_child(path: Path) -> None:
+    code = """
+import gc, os, sys
+from xzarr3 import ZipStore
+store = ZipStore(sys.argv[1], mode="w").with_traits(conflict_deadline=1.0)
+store.set("a", b"1")
+gc.collect()
+child = os.fork()
+if child == 0:
+    sys.exit()
+os.waitpid(child, 0)
+store.close()
+"""
+    subprocess.run([sys.executable, "-c", code, path], check=True, timeout=120)
+    assert ZipStore(path).get("a") == b"1"
 
 
 @pytest.mark.parametrize("mode", ["w", "a"])
@@ -702,20 +605,21 @@ def test_modes(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "options", "error"),
+    ("arguments", "error"),
     [
-        (("x.zip",), {"mode": "rw"}, ValueError),
-        (("x.zip", "key"), {}, ValueError),
-        ((MemoryStore(),), {}, ValueError),
-        ((MemoryStore(), "../x"), {}, InvalidKeyError),
-        ((None,), {}, TypeError),
-        (("a\0b",), {}, StoreError),
-        (("/",), {}, StoreError),
+        (("x.zip", "key"), ValueError),
+        ((MemoryStore(),), ValueError),
+        ((MemoryStore(), "../x"), InvalidKeyError),
+        ((None,), TypeError),
+        (("a\0b",), StoreError),
+        (("/",), StoreError),
     ],
 )
-def test_arguments_that_are_refused(arguments: Any, options: Any, error: type[Exception]) -> None:
+def test_arguments_that_are_refused(arguments: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
-        ZipStore(*arguments, **options)
+        ZipStore(*arguments)
+    with pytest.raises(ValueError, match="rw"):
+        ZipStore("x.zip", mode="rw")
 
 
 def test_names_and_versions(path: Path, tmp_path: Path) -> None:
@@ -728,9 +632,6 @@ def test_names_and_versions(path: Path, tmp_path: Path) -> None:
     assert one.__dask_tokenize__() == other.__dask_tokenize__()
     assert one.versions(["", "a/b", "none"]) == other.versions(["", "a/b", "none"])
     assert one.versions(["a/b"]) != [None] == one.versions(["none"])
-    assert not one.traits.durable
-    with ZipStore(tmp_path / "z", mode="w", fsync=True) as store:
-        assert store.traits.durable
     before = one.versions(["", "a/b"])
     with ZipStore(path, mode="a") as store:
         store.set("a/b", VALUE)
@@ -771,34 +672,29 @@ def generation_of(path: Path) -> int:
     return number
 
 
+def write_generations(path: Path, mode: Any, first: int, told: Path) -> None:
+    """One after the other, until this process is killed; each is told when it is closed."""
+    for number in range(first, first + 1000):
+        with ZipStore(path, mode=mode) as store:
+            store.set_values(generation(number).items())
+        with told.open("a") as file:
+            file.write(f"{number}\n")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["w", "a"])
-def test_killed_at_any_time(path: Path, mode: Any) -> None:
+def test_killed_at_any_time(path: Path, mode: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     """What is there after a SIGKILL is the last that was closed, or the one after it."""
-    rng = random.Random(mode)
+    rng, told = random.Random(mode), tmp_path_factory.mktemp("told") / "closed"
     last, killed_within, rounds, wait = -1, 0, 0, 0.02
     ZipStore(path, mode="w").close()
+    told.write_text("-1\n")
     while rounds < 300 and (rounds < 30 or last < 6 or killed_within < 6):
         rounds += 1
-        reading_end, writing_end = os.pipe()
-        child = fork()
-        if child == 0:
-            try:
-                os.close(reading_end)
-                for number in range(last + 1, last + 1000):
-                    with ZipStore(path, mode=mode) as store:
-                        for key, value in generation(number).items():
-                            store.set(key, value)
-                    os.write(writing_end, number.to_bytes(4, "little"))
-            finally:
-                os._exit(1)
-        os.close(writing_end)
-        time.sleep(rng.uniform(0.1 * wait, 2 * wait))
-        os.kill(child, signal.SIGKILL)
-        assert os.waitpid(child, 0)[1] == signal.SIGKILL
-        with os.fdopen(reading_end, "rb") as stream:
-            data = stream.read()
-        reported = int.from_bytes(data[-4:], "little") if data else last
+        with processes(partial(write_generations, path, mode, last + 1, told)) as (writer,):
+            time.sleep(rng.uniform(0.1 * wait, 2 * wait))
+            assert not writer.ended()
+        reported = max(last, int(told.read_text().split()[-1]))
         found = generation_of(path)
         assert reported <= found <= reported + 1
         verified(path)
@@ -817,16 +713,15 @@ def test_killed_at_any_time(path: Path, mode: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["new", "copied"])
-def test_full_disk_loses_nothing(path: Path, way: str) -> None:
+@pytest.mark.parametrize("mode", ["w", "a"])
+def test_full_disk_loses_nothing(path: Path, mode: Any) -> None:
     """The system lets no file grow any more, at each size that one of them reaches."""
     old = {"a": b"old" * 5000}
     packed(old, path)
     before = path.read_bytes()
-    mode: Any = "w" if way == "new" else "a"
 
     def work(limit: int) -> tuple[int, dict[str, bytes]]:
-        stored = {} if way == "new" else dict(old)
+        stored = {} if mode == "w" else dict(old)
         failed = 0
         store = ZipStore(path, mode=mode)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
@@ -856,7 +751,7 @@ def test_full_disk_loses_nothing(path: Path, way: str) -> None:
 
     failures = 0
     for limit in (5000, 15_500, 18_000, 20_000, 30_000, 33_250, 33_400, 33_700, 60_000):
-        failed, stored = run_child(lambda limit=limit: work(limit)).checked()  # type: ignore[misc]
+        failed, stored = run_child(lambda limit=limit: work(limit)).checked()
         failures += failed
         assert verified(path) == contents(ZipStore(path)) == stored
         path.write_bytes(before)
@@ -943,43 +838,41 @@ def test_damaged_values_are_noticed(path: Path) -> None:
     for read in (
         lambda: store.get("a"),
         lambda: store.get("a", (0, None)),
-        lambda: store.open("a").read_into(0, memoryview(bytearray(1000))),  # type: ignore[union-attr]
-        lambda: store.open("a").read_ranges([0], [1000]),  # type: ignore[union-attr]
+        lambda: store.open("a").read_into(0, memoryview(bytearray(1000))),
+        lambda: store.open("a").read_ranges([0], [1000]),
         lambda: store.get_values(["a"]),
     ):
         with pytest.raises(StoreError, match=r"key 'a' of .*x\.zarr\.zip.*CRC mismatch"):
             read()
-    assert bytes(store.get("a", (0, 999)) or b"")[:3] == b"xxx", "of parts nothing is known"
-    assert bytes(store.get("b") or b"") == b"y" * 1000
+    assert store.get("a", (0, 999))[:3] == b"xxx", "of parts nothing is known"
+    assert store.get("b") == b"y" * 1000
 
 
 def test_file_that_is_cut_off_under_its_reader(path: Path) -> None:
     packed({"a": b"x" * 1000}, path)
     store = ZipStore(path)
     os.truncate(path, 500)
-    for read in (lambda: store.get("a"), lambda: store.get("a", (900, 10))):
+    for part in (None, (900, 10)):
         with pytest.raises(StoreError, match="truncated"):
-            read()
+            store.get("a", part)
     with pytest.raises(StoreError, match="copy the zip again, whole"):
         ZipStore(path)
 
 
 # A mapping
 
-
 NAMES = st.sampled_from(["a", "a/b", "a/c/d", "b", "\u00e9/x", "zarr.json"])
-
-
 STEPS = st.one_of(
     st.tuples(st.just("set"), NAMES, st.binary(max_size=20)),
     st.tuples(st.just("erase"), NAMES),
     st.tuples(st.just("erase_prefix"), st.sampled_from(["a/", "a/c/", "\u00e9/"])),
-    st.tuples(st.sampled_from(["close", "flush", "discard", "reopen", "pack"])),
+    st.tuples(st.sampled_from(["close", "flush", "discard", "pack"])),
 )
+ON_ONE_PATH = [HealthCheck.function_scoped_fixture]
 
 
 @given(steps=st.lists(STEPS, max_size=20))
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=ON_ONE_PATH)
 def test_it_is_a_mapping(steps: list[Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("zip") / "x"
     store = ZipStore(path, mode="a")
@@ -987,29 +880,21 @@ def test_it_is_a_mapping(steps: list[Any], tmp_path_factory: pytest.TempPathFact
     committed: dict[str, bytes] = {}
     store.flush()
     for name, *given_ in steps:
+        if name == "pack":
+            store.close()
+            ZipStore.pack(ZipStore(path), path)
+        else:
+            getattr(store, name)(*given_)
         if name == "set":
             model[given_[0]] = given_[1]
-            store.set(*given_)
-        elif name.startswith("erase"):
-            model = {
-                key: value
-                for key, value in model.items()
-                if not (key.startswith(given_[0]) if name == "erase_prefix" else key == given_[0])
-            }
-            getattr(store, name)(*given_)
+        elif name == "erase":
+            model.pop(given_[0], None)
+        elif name == "erase_prefix":
+            model = {key: value for key, value in model.items() if not key.startswith(given_[0])}
         else:
-            if name == "discard":
-                model = dict(committed)
-                store.discard()
-            elif name == "flush":
-                store.flush()
-            else:
-                store.close()
-                if name == "pack":
-                    ZipStore.pack(ZipStore(path), path)
+            model = dict(committed) if name == "discard" else model
             committed = dict(model)
-            if name != "flush":
-                store = ZipStore(path, mode="a")
+            store = store if name == "flush" else ZipStore(path, mode="a")
         assert contents(store) == model
         assert sorted(store.list_prefix("a/")) == sorted(key for key in model if key.startswith("a/"))
         assert contents(ZipStore(path)) == committed
@@ -1017,67 +902,47 @@ def test_it_is_a_mapping(steps: list[Any], tmp_path_factory: pytest.TempPathFact
     assert verified(path) == model
 
 
-def test_put_with_a_version_and_update(path: Path) -> None:
-    with ZipStore(path, mode="w") as store:
-        version = xzarr3.stores.versioned(store, "a")[1]
-        assert store.put("a", [b"1"], if_version=version)
-        assert not store.put("a", [b"2"], if_version=version)
-
-        def work() -> None:
-            for _ in range(50):
-                update(store, "n", lambda old: [b"%d" % (int(bytes(old or b"0")) + 1)])
-
-        run_threads(*[work] * 6)
-        assert bytes(store.get("n") or b"") == b"300"
-    assert contents(ZipStore(path)) == {"a": b"1", "n": b"300"}
-
-
 # Hostile zips, built by hand
 
 
 @dataclass
 class Entry:
-    """A member, and what is said of it that is not true."""
+    """A member, and what is said of it that is not true; -1 stands for what is true."""
 
     name: bytes
     data: bytes = b""
     flags: int = 0
     method: int = 0
-    size: int | None = None
-    stored: int | None = None
-    crc: int | None = None
+    size: int = -1
+    stored: int = -1
+    crc: int = -1
     extra: bytes = b""
     local_extra: bytes = b""
-    local_name: bytes | None = None
-    offset: int | None = None
-    disk: int = 0
+    local_name: bytes = b""
+    offset: int = -1
     alone: bool = False
     """Nothing of it lies in the file but its entry."""
 
     def __post_init__(self) -> None:
-        self.size = len(self.data) if self.size is None else self.size
-        self.crc = zlib.crc32(self.data) if self.crc is None else self.crc
+        self.size = len(self.data) if self.size < 0 else self.size
+        self.crc = zlib.crc32(self.data) if self.crc < 0 else self.crc
         self.data = zlib.compress(self.data, wbits=-15) if self.method == 8 else self.data
-        self.stored = len(self.data) if self.stored is None else self.stored
-        self.local_name = self.name if self.local_name is None else self.local_name
+        self.stored = len(self.data) if self.stored < 0 else self.stored
 
-    def sums(self) -> tuple[Any, ...]:
-        assert self.stored is not None
-        assert self.size is not None
+    def sums(self) -> tuple[int, ...]:
         return self.crc, min(self.stored, 0xFFFFFFFF), min(self.size, 0xFFFFFFFF)
 
     def local(self) -> bytes:
-        assert self.local_name is not None
-        names = (len(self.local_name), len(self.local_extra))
-        head = struct.pack("<4s5H3L2H", b"PK\3\4", 20, self.flags, self.method, 0, 0x21, *self.sums(), *names)
-        return head + self.local_name + self.local_extra + self.data
+        name = self.local_name or self.name
+        fields = (20, self.flags, self.method, 0, 0x21, *self.sums(), len(name), len(self.local_extra))
+        head = struct.pack("<4s5H3L2H", b"PK\3\4", *fields)
+        return head + name + self.local_extra + self.data
 
     def central(self, offset: int) -> bytes:
-        lengths = (len(self.name), len(self.extra), 0, self.disk, 0)
         head = struct.pack(
             "<4s6H3L5H2L",
-            *(b"PK\1\2", 20, 20, self.flags, self.method, 0, 0x21),
-            *(*self.sums(), *lengths, 0, offset if self.offset is None else self.offset),
+            *(b"PK\1\2", 20, 20, self.flags, self.method, 0, 0x21, *self.sums()),
+            *(len(self.name), len(self.extra), 0, 0, 0, 0, offset if self.offset < 0 else self.offset),
         )
         return head + self.name + self.extra
 
@@ -1089,10 +954,8 @@ def built(
     length: int | None = None,
     place: int | None = None,
     comment: bytes = b"",
-    comment_length: int | None = None,
     before: bytes = b"",
     middle: bytes = b"",
-    disk: int = 0,
 ) -> bytes:
     """A zip file, with fields of its end as they are asked for."""
     body, directory = b"", b""
@@ -1100,24 +963,19 @@ def built(
         directory += entry.central(len(body))
         body += b"" if entry.alone else entry.local()
     number = len(entries) if number is None else number
-    end = struct.pack(
-        "<4s4H2LH",
-        *(b"PK\5\6", disk, disk, number, number),
-        len(directory) if length is None else length,
-        len(body) if place is None else place,
-        len(comment) if comment_length is None else comment_length,
-    )
+    length = len(directory) if length is None else length
+    place = len(body) if place is None else place
+    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, number, number, length, place, len(comment))
     return before + body + directory + middle + end + comment
 
 
-GOOD = Entry(b"good", b"value")
-
-
-def wide_end(number: int, length: int, place: int, *, shift: int = 0) -> bytes:
+def wide_end(number: int, length: int, place: int) -> bytes:
     record = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, number, number, length, place)
-    return record + struct.pack("<4sLQL", b"PK\6\7", 0, place + length + shift, 1)
+    return record + struct.pack("<4sLQL", b"PK\6\7", 0, place + length, 1)
 
 
+GOOD = Entry(b"good", b"value")
+FULL = {"number": 0xFFFF, "length": 0xFFFFFFFF}
 WHOLES: dict[str, tuple[bytes, str]] = {
     "nothing": (b"", "not a zip file"),
     "something else": (b"<html>login</html>" * 100, "not a zip file"),
@@ -1125,10 +983,7 @@ WHOLES: dict[str, tuple[bytes, str]] = {
     "cut off before": (built([GOOD])[60:], "Bad offset"),
     "directory too long": (built([GOOD], length=10**6), "Bad offset"),
     "directory too short": (built([GOOD], length=46, place=0), "Bad magic number"),
-    "wide end lies": (
-        built([GOOD], number=0xFFFF, length=0xFFFFFFFF, middle=wide_end(2**60, 2**50, 39)),
-        "Bad offset",
-    ),
+    "wide end lies": (built([GOOD], **FULL, middle=wide_end(2**60, 2**50, 39)), "Bad offset"),
     "name that is not UTF-8": (built([GOOD, Entry(b"\xff\xfe", flags=0x800)]), "utf-8"),
     "extra fields that are cut off": (built([GOOD, Entry(b"b", extra=b"\1\0\x20\0")]), "Corrupt extra field"),
 }
@@ -1141,13 +996,10 @@ def test_zip_that_contradicts_itself(path: Path, name: str) -> None:
     for open_ in (
         lambda: ZipStore(path),
         lambda: ZipStore(path, mode="a"),
-        lambda: ZipStore(MemoryStore({"k/x.zip": data}), "k/x.zip"),
-        lambda: ZipStore(Requests({"k/x.zip": data}, tells_size=False), "k/x.zip"),
+        lambda: ZipStore(Requests({"x.zarr.zip": data}, tells_size=False), "x.zarr.zip"),
     ):
-        with pytest.raises(StoreError, match=r"x\.(zarr\.)?zip.*copy the zip again"):
+        with pytest.raises(StoreError, match=rf"x\.zarr\.zip.*{match}.*copy the zip again"):
             open_()
-    with pytest.raises(StoreError, match=match):
-        ZipStore(path)
     assert path.read_bytes() == data, "nothing is mended here"
     assert os.listdir(path.parent) == [path.name]
 
@@ -1166,8 +1018,7 @@ def test_zip_with_something_around_it(path: Path, comment: bytes, before: bytes)
         store.set("new", b"more")
     assert verified(path) == contents(ZipStore(path)) == {**there, "new": b"more"}
     assert path.read_bytes().startswith(before)
-    with zipfile.ZipFile(path) as peer:
-        assert peer.comment == comment
+    assert zipfile.ZipFile(path).comment == comment
     path.write_bytes(before + built([GOOD], middle=wide_end(1, 50, 39)))
     assert contents(ZipStore(path)) == {"good": b"value"}
 
@@ -1175,51 +1026,45 @@ def test_zip_with_something_around_it(path: Path, comment: bytes, before: bytes)
 GARBLED = Entry(b"bad", bytes(1000), method=8)
 GARBLED.data = b"\xff" * len(GARBLED.data)
 ZIP64 = struct.pack("<2H2Q", 1, 16, 2**62, 2**62)
-MEMBERS: dict[str, tuple[list[Entry], str]] = {
-    "encrypted": ([Entry(b"bad", b"x" * 20, flags=1)], "encrypted.*rewrite the zip"),
-    "strongly encrypted": ([Entry(b"bad", b"x" * 20, flags=0x41)], "encrypted"),
-    "bzip2": ([Entry(b"bad", b"x", method=12)], "method 12; accepted"),
-    "other name": ([Entry(b"bad", b"x", local_name=b"dab")], "contradicts"),
-    "longer name": ([Entry(b"bad", b"x", local_name=b"worse")], "contradicts"),
-    "bomb": ([Entry(b"bad", b"\0" * 10**6, method=8, size=1000)], "does not inflate to the 1000 bytes"),
-    "inflates to less": ([Entry(b"bad", b"\0" * 1000, method=8, size=1001)], "does not inflate to the 1001"),
-    "garbled": ([GARBLED], "cannot be inflated"),
-    "wrong checksum": ([Entry(b"bad", b"xyz", crc=5)], "CRC mismatch: expected 0x5"),
-    "wrong checksum, deflated": ([Entry(b"bad", b"xyz", method=8, crc=5)], "CRC mismatch"),
-    "beyond": ([Entry(b"bad", b"x", offset=10**6)], "overlaps"),
-    "far beyond": ([Entry(b"bad", b"x", offset=0xFFFFFFF0)], "overlaps"),
-    "too large": ([Entry(b"bad", b"x", size=50_000, stored=50_000)], "overlaps"),
-    "huge": ([Entry(b"bad", b"x", size=2**32 - 2, stored=2**32 - 2)], "overlaps"),
-    "wider than all": ([Entry(b"bad", b"x", size=2**32 - 1, stored=2**32 - 1, extra=ZIP64)], "overlaps"),
-    "two sizes": ([Entry(b"bad", b"xy", size=5)], "2 bytes of method 0 cannot be a value of 5 bytes"),
-    "within another": ([Entry(b"bad", b"x", offset=36, alone=True)], "overlaps|contradicts"),
-    "large bomb": ([Entry(b"bad", b"\0" * 1000, method=8, size=2**31)], "cannot be a value"),
-    "no deflate": ([Entry(b"bad", b"", method=8, size=40, stored=0)], "cannot be a value"),
+MEMBERS: dict[str, tuple[Entry, str]] = {
+    "encrypted": (Entry(b"bad", b"x" * 20, flags=1), "encrypted.*rewrite the zip"),
+    "strongly encrypted": (Entry(b"bad", b"x" * 20, flags=0x41), "encrypted"),
+    "bzip2": (Entry(b"bad", b"x", method=12), "method 12; accepted"),
+    "other name": (Entry(b"bad", b"x", local_name=b"dab"), "contradicts"),
+    "longer name": (Entry(b"bad", b"x", local_name=b"worse"), "contradicts"),
+    "bomb": (Entry(b"bad", b"\0" * 10**6, method=8, size=1000), "does not inflate to the 1000 bytes"),
+    "inflates to less": (Entry(b"bad", b"\0" * 1000, method=8, size=1001), "does not inflate to the 1001"),
+    "garbled": (GARBLED, "cannot be inflated"),
+    "wrong checksum": (Entry(b"bad", b"xyz", crc=5), "CRC mismatch: expected 0x5"),
+    "wrong checksum, deflated": (Entry(b"bad", b"xyz", method=8, crc=5), "CRC mismatch"),
+    "far beyond": (Entry(b"bad", b"x", offset=0xFFFFFFF0), "overlaps"),
+    "huge": (Entry(b"bad", b"x", size=2**32 - 2, stored=2**32 - 2), "overlaps"),
+    "wider than all": (Entry(b"bad", b"x", size=2**32 - 1, stored=2**32 - 1, extra=ZIP64), "overlaps"),
+    "two sizes": (Entry(b"bad", b"xy", size=5), "2 bytes of method 0 cannot be a value of 5 bytes"),
+    "within another": (Entry(b"bad", b"x", offset=36, alone=True), "overlaps|contradicts"),
+    "large bomb": (Entry(b"bad", b"\0" * 1000, method=8, size=2**31), "cannot be a value"),
+    "no deflate": (Entry(b"bad", b"", method=8, size=40, stored=0), "cannot be a value"),
 }
 
 
 @pytest.mark.parametrize("name", MEMBERS)
-@pytest.mark.parametrize("first", [True, False])
-def test_member_that_cannot_be_read(path: Path, name: str, first: bool) -> None:
+@pytest.mark.parametrize("is_last", [True, False])
+def test_member_that_cannot_be_read(path: Path, name: str, is_last: bool) -> None:
     """It is listed, so that nobody takes it for absent; the others are read, also once more were added."""
-    entries, match = MEMBERS[name]
-    others = [Entry(b"other", b"also"), Entry(b"last", b"l" * 600)]
-    path.write_bytes(built([*others, *entries] if first else [*others, *entries, Entry(b"end", b"e")]))
+    entry, match = MEMBERS[name]
+    end = [] if is_last else [Entry(b"end", b"e")]
+    path.write_bytes(built([Entry(b"other", b"also"), Entry(b"last", b"l" * 600), entry, *end]))
     for store in (ZipStore(path), ZipStore(MemoryStore({"x.zip": path.read_bytes()}), "x.zip")):
         assert "bad" in set(store.list())
         assert store.exists("bad")
-        value = store.open("bad")
-        assert value is not None
         for read in (
-            lambda store=store: store.get("bad"),
-            lambda store=store: store.get_partial_values([("bad", (0, None))]),
-            lambda value=value: value.read(0),
+            lambda: store.get("bad"),  # noqa: B023
+            lambda: store.get_partial_values([("bad", (0, None))]),  # noqa: B023
+            lambda: store.open("bad").read(0),  # noqa: B023
         ):
-            with pytest.raises(StoreError, match=match) as caught:  # type: ignore[var-annotated]
-                read()  # type: ignore[misc]
-            assert "key 'bad' of" in str(caught.value)
-            assert "zip" in str(caught.value)
-        assert bytes(store.get("last") or b"") == b"l" * 600
+            with pytest.raises(StoreError, match=rf"key 'bad' of .*zip.*({match})"):
+                read()
+        assert store.get("last") == b"l" * 600
     with ZipStore(path, mode="a") as store:
         store.set("new", b"new")
     store = ZipStore(path)
@@ -1250,8 +1095,8 @@ def test_extra_fields_of_the_header_that_the_directory_does_not_have(path: Path)
         path.write_bytes(built([Entry(b"a", VALUE, local_extra=field), Entry(b"b", b"next")]))
         for part in (None, (2, 3)):
             for store in (ZipStore(path), ZipStore(MemoryStore({"x": path.read_bytes()}), "x")):
-                assert bytes(store.get("a", part) or b"") == (VALUE[2:5] if part else VALUE)
-                assert read_back(store, "a") == [VALUE] * len(read_back(store, "a"))
+                assert store.get("a", part) == (VALUE[2:5] if part else VALUE)
+                assert set(read_back(store, "a")) == {VALUE}
 
 
 UNUSABLE = [
@@ -1272,26 +1117,12 @@ def test_names_that_are_no_keys_do_not_hide_the_others() -> None:
         for name in UNUSABLE:
             with pytest.raises(InvalidKeyError):
                 store.get(name.decode())
-        copied = LocalStore(base / "store" / "tree")
-        for key in store.list():
-            copied.set(key, store.get(key) or b"")
-        assert sorted(copied.list()) == ["good", "last"]
 
     run_unprivileged(work).checked()
 
 
-def test_last_of_several_members_counts(path: Path) -> None:
-    path.write_bytes(built([Entry(b"a", b"one"), Entry(b"b", b"x"), Entry(b"a", b"two")]))
-    assert contents(ZipStore(path)) == {"a": b"two", "b": b"x"}
-    with ZipStore(path, mode="a") as store:
-        store.set("c", b"")
-    with zipfile.ZipFile(path) as peer:
-        assert peer.namelist() == ["b", "a", "c"]
-        assert peer.read("a") == b"two"
-
-
 @pytest.mark.slow
-def test_memory_is_bounded(path: Path) -> None:
+def test_memory_is_bounded() -> None:
     """A sparse file that claims a huge directory, a huge member and a bomb."""
 
     def work(base: Path) -> None:
@@ -1302,11 +1133,10 @@ def test_memory_is_bounded(path: Path) -> None:
         with place.open("wb") as out:
             out.truncate(2**40)
             out.seek(2**40)
-            out.write(wide_end(2**33, 2**39, 2**39) + struct.pack("<4s4H2LH", *_FULL_END))
+            out.write(wide_end(2**33, 2**39, 2**39) + built([], **FULL, place=0xFFFFFFFF))
         with pytest.raises(StoreError, match="directory"):
             ZipStore(place)
-        bomb = Entry(b"bad", b"\0" * 2**26, method=8, size=100)
-        place.write_bytes(built([bomb]))
+        place.write_bytes(built([Entry(b"bad", b"\0" * 2**26, method=8, size=100)]))
         begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         with pytest.raises(StoreError, match="does not inflate to the 100 bytes"):
             ZipStore(place).get("bad")
@@ -1315,7 +1145,7 @@ def test_memory_is_bounded(path: Path) -> None:
     run_unprivileged(work).checked()
 
 
-def test_limit_counts_before_anything_is_read(path: Path) -> None:
+def test_limit_counts_before_anything_is_read() -> None:
     """Of what a deflated member takes, too: its data may go on and on without making a byte."""
     long = Entry(b"long", b"value", method=8)
     long.data = b"\0\0\0\xff\xff" * 100_000 + long.data
@@ -1324,25 +1154,13 @@ def test_limit_counts_before_anything_is_read(path: Path) -> None:
     data = built([Entry(b"bomb", bytes(2**20), method=8), long, Entry(b"noise", noise, method=8)])
     server = Requests({"x": data})
     store = ZipStore(server, "x")
-    assert bytes(store.get("long") or b"") == b"value"
-    assert bytes(store.get("noise", limit=len(noise)) or b"") == noise
+    assert store.get("long") == b"value"
+    assert store.get("noise", limit=len(noise)) == noise
     server.asked.clear()
     for key in ("bomb", "long"):
         with pytest.raises(OversizedError):
             store.get(key, limit=len(noise))
     assert server.asked == []
-
-
-_FULL_END = (b"PK\5\6", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0)
-
-
-def garbled(whole: bytes, data: st.DataObject, least: int) -> bytes:
-    """Some bytes are changed at random."""
-    found = bytearray(whole)
-    for _ in range(data.draw(st.integers(least, 4))):
-        at = data.draw(st.integers(0, len(found) - 1))
-        found[at] = data.draw(st.sampled_from([0, 1, 0xFF, 0x50, 8]) | st.integers(0, 255))
-    return bytes(found)
 
 
 def test_key_that_a_zip_cannot_name(path: Path) -> None:
@@ -1352,12 +1170,11 @@ def test_key_that_a_zip_cannot_name(path: Path) -> None:
                 store.set(key, b"")
             assert store.get(key) is None
         store.set("y" * 65_535, b"long")
-    assert bytes(ZipStore(path).get("y" * 65_535) or b"") == b"long"
-    assert zipfile.ZipFile(path).testzip() is None
+    assert verified(path) == contents(ZipStore(path)) == {"y" * 65_535: b"long"}
 
 
 def test_directory_larger_than_is_read_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ZipStore.pack(MemoryStore({f"k/{at}": b"" for at in range(100)}), path)
+    packed({f"k/{at}": b"" for at in range(100)}, path)
     monkeypatch.setattr("xzarr3.stores.zip.LARGEST_DIRECTORY", 1000)
     with pytest.raises(StoreError, match=r"directory has \d+ bytes, 1000 at most"):
         ZipStore(path)
@@ -1368,18 +1185,26 @@ def readable(store: Store) -> dict[str, bytes | None]:
     found: dict[str, bytes | None] = dict.fromkeys(store.list())
     for key in found:
         with contextlib.suppress(StoreError):
-            found[key] = bytes(store.get(key) or b"")
+            found[key] = bytes(store.get(key))
     return found
 
 
-@given(data=st.data())
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_adding_to_any_bytes_ends_in_our_error_or_keeps_what_was_readable(
-    path: Path, data: st.DataObject
-) -> None:
-    entries = [GOOD, Entry(b"a/b", VALUE, method=8), Entry("\u00e9".encode(), b"x" * 50, flags=0x800)]
-    extra = struct.pack("<2H4s", 0x5455, 4, b"time")
-    whole = garbled(built([*entries, Entry(b"c", b"y", extra=extra)], comment=b"hey"), data, 0)
+TIMED = Entry(b"c", b"y", extra=struct.pack("<2H4s", 0x5455, 4, b"time"))
+WHOLE = built(
+    [GOOD, Entry(b"a/b", VALUE, method=8), Entry("\u00e9".encode(), b"x" * 50, flags=0x800), TIMED],
+    comment=b"hey",
+)
+CHANGES = st.tuples(
+    st.integers(0, len(WHOLE) - 1), st.sampled_from([0, 1, 0xFF, 0x50, 8]) | st.integers(0, 255)
+)
+
+
+@given(changes=st.lists(CHANGES, max_size=4))
+@settings(max_examples=100, deadline=None, suppress_health_check=ON_ONE_PATH)
+def test_adding_to_any_bytes_ends_in_our_error_or_keeps_what_was_readable(path: Path, changes: Any) -> None:
+    whole = bytearray(WHOLE)
+    for at, byte in changes:
+        whole[at] = byte
     path.write_bytes(whole)
     try:
         before = readable(ZipStore(path))
@@ -1389,28 +1214,3 @@ def test_adding_to_any_bytes_ends_in_our_error_or_keeps_what_was_readable(
         assert path.read_bytes() == whole
         return
     assert readable(ZipStore(path)) == before | {"new": b"new"}
-
-
-def test_with_traits_travels_with_them(path: Path) -> None:
-    with ZipStore(path, mode="w") as store:
-        store.set("a", b"1")
-        other = pickle.loads(pickle.dumps(store.with_traits(read_only=True)))
-        assert not other.writeable
-        assert pickle.loads(pickle.dumps(store)).writeable
-
-
-def test_with_traits_alone_is_left_to_the_parent_of_a_forked_child(path: Path) -> None:
-    code = """
-import gc, os, sys
-from xzarr3 import ZipStore
-store = ZipStore(sys.argv[1], mode="w").with_traits(conflict_deadline=1.0)
-store.set("a", b"1")
-gc.collect()
-child = os.fork()
-if child == 0:
-    sys.exit()
-os.waitpid(child, 0)
-store.close()
-"""
-    subprocess.run([sys.executable, "-c", code, path], check=True, timeout=120)
-    assert ZipStore(path).get("a") == b"1"
