@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,23 @@ from hypothesis import strategies as st
 from xzarr3.io import native
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
+
+
+def sharding(chunk_shape: list[int], *codecs: Any, index_codecs: Any = (LITTLE,), at: str = "end") -> Any:
+    """The codec of a shard. Without a checksum, any index is believed."""
+    configuration = {
+        "chunk_shape": chunk_shape,
+        "codecs": [LITTLE, *codecs],
+        "index_codecs": [*index_codecs],
+        "index_location": at,
+    }
+    return {"name": "sharding_indexed", "configuration": configuration}
+
+
+INDEX_CODECS = [[LITTLE], [LITTLE, {"name": "crc32c"}]]
+INDEXES = pytest.mark.parametrize(
+    ("index_codecs", "at"), [*itertools.product(INDEX_CODECS, ["start", "end"])]
+)
 
 
 class Seen:

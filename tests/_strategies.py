@@ -294,6 +294,28 @@ def layouts(draw: st.DrawFn, name: str, shape: tuple[int, ...]) -> dict[str, Any
     return options
 
 
+@st.composite
+def edges(draw: st.DrawFn, size: int) -> list[int]:
+    """Lengths of chunks that cover a dimension."""
+    lengths = draw(st.lists(st.integers(1, 4), max_size=3))
+    while sum(lengths) < size:
+        lengths.append(draw(st.sampled_from([1, 2, 4, 11])))
+    return lengths
+
+
+@st.composite
+def uneven_layouts(draw: st.DrawFn, name: str, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Options of ``create_array`` for chunks, or shards, of different lengths."""
+    lengths = [draw(edges(size)) for size in shape]
+    dtype: Any = name if name[0] == "r" else native(name)
+    options: dict[str, Any] = {"dtype": dtype, "compressors": draw(compressors())}
+    if draw(st.booleans()):
+        scale = [draw(st.sampled_from([1, 2])) for _ in shape]
+        shards = [[n * by for n in along] for along, by in zip(lengths, scale, strict=True)]
+        return {**options, "chunks": (1,) * len(shape), "shards": shards}
+    return {**options, "chunks": lengths}
+
+
 def index_codecs() -> st.SearchStrategy[tuple[Any, ...]]:
     """Codecs of a shard's index, all of fixed size."""
     return st.sampled_from(

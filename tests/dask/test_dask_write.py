@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 import pickle
-import random
 import warnings
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import cloudpickle
@@ -75,16 +75,6 @@ class LiveBlocks(Callback):
     def _posttask(self, key: object, result: object, dsk: object, state: Any, worker: object) -> None:
         held = sum(value.nbytes for value in [*state["cache"].values()] if isinstance(value, np.ndarray))
         self.most = max(self.most, held)
-
-
-def _made(values: Values, chunks: Any) -> da.Array:
-    """A dask array of values that are in memory only block by block."""
-
-    def block(block_info: Any = None) -> Values:
-        return values[tuple(slice(*each) for each in block_info[None]["array-location"])].copy()
-
-    chunks = da.core.normalize_chunks(chunks, values.shape, dtype=values.dtype)
-    return da.map_blocks(block, chunks=chunks, dtype=values.dtype, meta=values[:0, :0])
 
 
 # Any blocks into any units
@@ -160,12 +150,20 @@ CASES: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_any_blocks_into_any_units_in_processes(
-    case: tuple[Any, ...], tmp_path: Path, processes: ProcessPoolExecutor
-) -> None:
-    with dask.config.set(pool=processes):
-        _check(case, "processes", LocalStore(tmp_path))
+def test_writes_in_other_processes(tmp_path: Path, processes: ProcessPoolExecutor) -> None:
+    memory = blank((30, 40), 10)
+    with dask.config.set(scheduler="processes", pool=processes):
+        for case in CASES:
+            _check(case, "processes", LocalStore(tmp_path))
+        with pytest.raises(ReadOnlyError):
+            store(da.ones((30, 40), chunks=20), memory)
+    assert not memory[...].any()
+
+
+@pytest.mark.slow
+def test_writes_on_a_cluster(client: Any, tmp_path: Path) -> None:
+    for case in CASES:
+        _check(case, client, LocalStore(tmp_path))
 
 
 def test_data_that_others_lose() -> None:
@@ -174,10 +172,8 @@ def test_data_that_others_lose() -> None:
     for options in ({"chunks": (10, 10), "shards": (40, 30)}, {"chunks": (16, 16)}):
         for chunks in ((25, 60), (10, 10), (33, 7), (100, 1)):
             target = xzarr3.create_array(MemoryStore(), shape=(100, 60), dtype="f8", **options)
-            for _ in range(3):
-                target[...] = 0
-                store(da.from_array(values, chunks=chunks), target, scheduler="threads", num_workers=8)
-                np.testing.assert_array_equal(target[...], values)
+            store(da.from_array(values, chunks=chunks), target, scheduler="threads", num_workers=8)
+            np.testing.assert_array_equal(target[...], values)
     grown = blank((0, 60), (16, 16))
     for start, stop in ((0, 7), (7, 21), (21, 22), (22, 100)):
         grown.resize((stop, 60))
@@ -228,17 +224,11 @@ def test_sources_that_share_units(scheduler: str) -> None:
 @pytest.mark.parametrize(
     ("region", "chunks"),
     [
-        ((slice(10, 20), slice(None)), (10, 20)),
         ((slice(10, 20),), (10, 20)),
         ((slice(None, 20), slice(10, 25)), (20, 10)),
         ((slice(20, None), slice(-10, None)), (10, 10)),
-        ((slice(3, 9), slice(12, 18)), (6, 6)),
-        ((slice(3, 13), slice(0, 10)), ((7, 3), (10,))),
         ((..., slice(0, 10)), (10, 10)),
-        (..., (10, 10)),
         ((slice(5, 5), slice(None)), (1, 10)),
-        ((slice(5, 25),), (10, 40)),
-        ((slice(1, 21), slice(None)), (10, 40)),
     ],
     ids=str,
 )
@@ -254,27 +244,17 @@ def test_regions(region: Any, chunks: Any, store: Store) -> None:
 def test_a_shared_source_is_computed_once() -> None:
     calls = []
 
-    def count(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def count(block: Values) -> Values:
         calls.append(block.shape)
         return block
 
-    source = da.from_array(numbers(30, 40), chunks=(10, 20)).map_blocks(
-        count, dtype="f8", meta=np.empty((0, 0))
-    )
-    targets = [sample(data=np.zeros((30, 40))) for _ in range(3)]
-    store([source, source + 1, source.rechunk((30, 40))], targets, scheduler="sync")
+    values = numbers(30, 40)
+    source = da.from_array(values, chunks=(10, 20)).map_blocks(count, dtype="f8", meta=np.empty((0, 0)))
+    targets = [sample(data=np.zeros((30, 40))) for _ in range(4)]
+    store([source, source + 1, source.rechunk((30, 40)), source.rechunk((10, 9))], targets, scheduler="sync")
     assert len(calls) == 6
-    np.testing.assert_array_equal(targets[1][...], numbers(30, 40) + 1)
-
-
-def test_misaligned_sources_among_aligned_ones() -> None:
-    good = da.from_array(numbers(30, 40), chunks=(10, 10))
-    bad = good.rechunk((10, 9))
-    for sources in itertools.permutations([good, good, bad]):
-        targets = [sample(data=np.zeros((30, 40))) for _ in range(3)]
-        store(list(sources), targets, scheduler="sync")
-        for target in targets:
-            np.testing.assert_array_equal(target[...], numbers(30, 40))
+    for target, added in zip(targets, (0, 1, 0, 0), strict=True):
+        np.testing.assert_array_equal(target[...], values + added)
 
 
 @pytest.mark.parametrize(
@@ -354,7 +334,6 @@ ONES = da.ones((30, 40), chunks=7)
 REFUSED: dict[str, tuple[Any, Any, dict[str, Any], Any]] = {
     "too wide": (da.ones((30, 41)), None, {}, SelectionError),
     "too few dimensions": (da.ones(30), None, {}, SelectionError),
-    "too many dimensions": (da.ones((30, 40, 1)), None, {}, SelectionError),
     "too short": (da.ones((1, 40)), None, {}, SelectionError),
     "smaller than the region": (da.ones((10, 40)), None, {"regions": (slice(0, 20),)}, SelectionError),
     "beyond the end": (da.ones((10, 40)), None, {"regions": (slice(25, 35),)}, SelectionError),
@@ -362,7 +341,6 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], Any]] = {
     "backwards": (ONES, None, {"regions": (slice(None, None, -1),)}, SelectionError),
     "an integer": (da.ones(40), None, {"regions": (0,)}, SelectionError),
     "too many slices": (ONES, None, {"regions": (slice(None),) * 3}, SelectionError),
-    "text": (ONES, None, {"regions": ("x",)}, (SelectionError, TypeError)),
     "a list": (ONES, None, {"regions": ([0, 1],)}, (SelectionError, TypeError)),
     "unknown shape": (ONES[da.ones(30, chunks=7) > 0], None, {}, SelectionError),
     "two sources, one target": ([ONES] * 2, [None], {}, SelectionError),
@@ -371,7 +349,6 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], Any]] = {
     "the same elements": ([ONES] * 2, [None] * 2, {}, AlignmentError),
     "a list and no list": ([ONES] * 2, None, {}, (SelectionError, TypeError)),
     "an array of numpy": (np.ones((30, 40)), None, {}, TypeError),
-    "a list of numbers": ([[[1.0]]], [None], {}, TypeError),
     "a delayed": ([dask.delayed(1)], [None], {}, TypeError),
     "into numpy": (ONES, np.zeros((30, 40)), {}, TypeError),
     "into a path": (ONES, "path", {}, TypeError),
@@ -415,20 +392,14 @@ def test_targets_that_cannot_be_written_to(tmp_path: Path) -> None:
         store(source, [np.zeros((30, 40))])
 
 
-@pytest.mark.parametrize("compute", [True, False])
-def test_a_source_that_reads_the_target_is_refused(compute: bool) -> None:
+def test_a_source_that_reads_the_target_is_refused() -> None:
     """Whatever its blocks are: some would be computed from values that the call has already replaced."""
     values = numbers(20, 20)
     target = xzarr3.create_array(MemoryStore(), data=values, chunks=8)
-    before = contents(target.store)
-    for source, start in (
-        (from_zarr(target, chunks=8) + 1, 0),
-        (from_zarr(target, chunks=7).T, 0),
-        (from_zarr(target, chunks=8)[8:] + 1, 8),
-    ):
+    for compute in (True, False):
         with pytest.raises(ArgumentError, match=r"reads array '/'.*store it in another array"):
-            store(source, target, regions=(slice(0, 20 - start),), compute=compute)
-    assert contents(target.store) == before
+            store(from_zarr(target, chunks=8)[8:] + 1, target, regions=(slice(0, 12),), compute=compute)
+    np.testing.assert_array_equal(target[...], values)
     store(from_zarr(target).compute() + da.ones((20, 20), chunks=7), target)
     np.testing.assert_array_equal(target[...], values + 1)
 
@@ -453,11 +424,8 @@ def _in_xarray(path: Path) -> Any:
 
 OTHER_WAYS: dict[str, Any] = {
     "its own blocks": lambda target, path: da.from_array(target, chunks=20) + 1,
-    "its own blocks, in the tasks": lambda target, path: (
-        da.from_array(target, chunks=20, inline_array=True) + 1
-    ),
-    "the array alone": lambda target, path: da.from_array(target, chunks=10)[::-1],
     "in the tasks": lambda target, path: da.from_array(target, chunks=10, inline_array=True)[::-1],
+    "its chunks": lambda target, path: from_zarr(target, chunks=10) + 1,
     "a directory above": lambda target, path: from_zarr(path.parent, path.name)[::-1],
     "a link": lambda target, path: from_zarr(_linked(path))[::-1],
     "optimized": lambda target, path: dask.optimize(from_zarr(target, chunks=10)[::-1] + 1)[0],
@@ -500,26 +468,12 @@ def test_a_source_that_reads_the_target_in_another_way(way: str, tmp_path: Path)
     np.testing.assert_array_equal(target[...], np.arange(100.0))
 
 
-class _Pipeline:
-    """Has a target at hand that its method does not read."""
-
-    def __init__(self, target: Array) -> None:
-        self.target = target
-
-    def run(self) -> None:
-        def twice(block: Values) -> Values:
-            return block * self._factor
-
-        store(da.ones(100, chunks=30).map_blocks(twice, dtype="f8"), self.target)
-
-    _factor = 2
-
-
 def test_a_target_that_a_function_holds_counts_as_read() -> None:
     """Whether it reads it cannot be told; the error says what to do."""
-    target = blank(100, 10)
+    held = SimpleNamespace(target=blank(100, 10), factor=2)
+    source = da.ones(100, chunks=30).map_blocks(lambda block: block * held.factor, dtype="f8")
     with pytest.raises(ArgumentError, match="or holds it in a function"):
-        _Pipeline(target).run()
+        store(source, held.target)
 
 
 # The graph
@@ -556,22 +510,6 @@ def test_store_later() -> None:
     np.testing.assert_array_equal(target[...], numbers(30, 40))
     pickle.loads(cloudpickle.dumps(again)).compute(scheduler="sync")
     np.testing.assert_array_equal(target[...], numbers(30, 40) + 1)
-
-
-@pytest.mark.slow
-def test_store_in_other_processes(local_store: LocalStore, processes: ProcessPoolExecutor) -> None:
-    target = sample(local_store, "x", data=np.zeros((30, 40)))
-    other = sample(local_store, "y", data=np.zeros((30, 40)))
-    source = da.from_array(numbers(30, 40), chunks=(20, 20))
-    memory = sample(data=np.zeros((30, 40)))
-    with dask.config.set(scheduler="processes", pool=processes):
-        store([source, source + 1], [target, other])
-        np.testing.assert_array_equal(from_zarr(target, chunks=15).compute(), numbers(30, 40))
-        with pytest.raises(ReadOnlyError):
-            store(source, memory)
-    assert (memory[...] == 0).all()
-    np.testing.assert_array_equal(target[...], numbers(30, 40))
-    np.testing.assert_array_equal(other[...], numbers(30, 40) + 1)
 
 
 def test_failing_source_leaves_old_and_new_units(store: Store) -> None:
@@ -612,10 +550,7 @@ def test_failing_store_is_an_error(store: Store) -> None:
     [
         ("sst", "write-zarr-sst"),
         ("t2m", "t2m-write-zarr"),
-        ("u10", "u10-write-zarr"),
         ("2m temperature", "2m_temperature-write-zarr"),
-        ("precipitation_flux", "precipitation_flux-write-zarr"),
-        ("feedface", "feedface-write-zarr"),
         ("_", "write-zarr-root"),
         ("f" * 32, f"write-zarr-{'f' * 32}"),
     ],
@@ -800,23 +735,6 @@ def test_finished_tiles_are_left_out(blocks: tuple[int, int]) -> None:
 
 
 @pytest.mark.slow
-def test_any_blocks_into_any_units_on_a_cluster(client: Any, tmp_path: Path) -> None:
-    rng = random.Random(7)
-
-    def cut(size: int) -> tuple[int, ...]:
-        cuts = sorted(rng.randrange(size + 1) for _ in range(rng.randrange(5)))
-        return tuple(np.diff([0, *cuts, size]).tolist())
-
-    for number in range(25):
-        shape = tuple(rng.randrange(20) for _ in range(rng.randrange(1, 4)))
-        bounds = [sorted((rng.randrange(n + 1), rng.randrange(n + 1))) for n in shape]
-        layout = {"chunks": tuple(rng.randrange(1, 7) for _ in shape)}
-        region = tuple(slice(*each) for each in bounds)
-        blocks = tuple(cut(stop - start) for start, stop in bounds)
-        _check((shape, layout, region, blocks), client, LocalStore(tmp_path / str(number)))
-
-
-@pytest.mark.slow
 def test_the_way_that_the_warning_names_on_a_cluster(client: Any, tmp_path: Path) -> None:
     values = numbers(300, 200)
     target = blank((300, 200), (3, 200), LocalStore(tmp_path))
@@ -841,8 +759,3 @@ def test_streaming_through_small_workers(client: Any, tmp_path: Path) -> None:
     store(from_zarr(source, chunks="units") + 1, target)
     for at in range(0, 64, 16):
         assert (target[at : at + 16] == np.arange(at + 1, at + 17, dtype="f4")[:, None, None]).all()
-
-
-def test_a_new_array_has_the_chunks_of_its_dask_array() -> None:
-    lazy = da.arange(10, chunks=4)
-    assert xzarr3.create_array(xzarr3.MemoryStore(), "a", data=lazy).chunks == (4,)

@@ -39,6 +39,7 @@ from _strategies import (
     shapes,
     special,
     stored,
+    uneven_layouts,
     values,
 )
 from _things import Thing
@@ -60,10 +61,6 @@ from xzarr3.codecs.numcodecs.filters import FixedScaleOffsetCodec
 from xzarr3.dtypes import RawBytes
 from xzarr3.model import metadata
 
-SLOW = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
-
 
 def model_fill(array: xzarr3.Array) -> np.ndarray[Any, Any]:
     """A numpy array that holds what a new array holds."""
@@ -81,50 +78,16 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "zstd": {},
     "shards": {"shards": (2, 6)},
     "gzip": {"compressors": GzipCodec(1)},
+    "uneven": {"chunks": [[2, 2, 2, 3], [3, 1, 2]]},
 }
 
+
+def laid_out(layout: str, old: Any, store: xzarr3.Store) -> xzarr3.Array:
+    """An array with these values, in chunks of 2 by 3 unless the layout says otherwise."""
+    return xzarr3.create_array(store, data=old, **{"chunks": (2, 3), **LAYOUTS[layout]})
+
+
 # Anything against numpy
-
-
-every_way = pytest.mark.usefixtures("ways")
-
-
-@pytest.mark.slow
-@every_way
-@SLOW
-@given(st.data())
-def test_what_is_written_is_read(data: st.DataObject) -> None:
-    name = data.draw(st.sampled_from(DATA_TYPES))
-    shape = data.draw(shapes())
-    options = data.draw(layouts(name, shape))
-    with tempfile.TemporaryDirectory() as folder:
-        stores = [xzarr3.MemoryStore(), *[xzarr3.LocalStore(folder)] * data.draw(st.booleans())]
-        arrays = [xzarr3.create_array(store, "a/b", shape=shape, **options) for store in stores]
-        expected = model_fill(arrays[0])
-        assert all(same_bits(array.get(), expected) for array in arrays)
-        expected = np.array(data.draw(values(name, shape)))
-        for array in arrays:
-            array[...] = expected
-        for _ in range(2):
-            selection = data.draw(selections(shape))
-            new = data.draw(values(name, np.shape(expected[selection])))
-            expected[selection] = new
-            for array in arrays:
-                array[selection] = new
-        assert len({tuple(sorted(contents(store).items())) for store in stores}) == 1
-        reopened = xzarr3.open_array(stores[-1], "a/b")
-        assert reopened.metadata.codecs == arrays[0].metadata.codecs
-        for threads in (1, 4):
-            assert same_bits(reopened.get(threads=threads), expected)
-        for _ in range(3):
-            selection = data.draw(selections(shape))
-            assert same_bits(reopened[selection], expected[selection])
-            out = np.empty(expected[selection].shape, expected.dtype)
-            assert reopened.get(selection, out=out, threads=1) is out
-            assert same_bits(out, np.asarray(expected[selection]))
-        for task in reopened.chunk_tasks():
-            assert same_bits(task(), expected[task.selection])
-            assert task.shape == expected[task.selection].shape
 
 
 @pytest.mark.parametrize("name", slow_but(DATA_TYPES, "int16", "float32"))
@@ -184,8 +147,9 @@ class Operations(RuleBasedStateMachine):
             self.stack.enter_context(large_as_small())
         self.data_type = data.draw(st.sampled_from(DATA_TYPES))
         shape = data.draw(shapes(max_dims=3))
-        options = data.draw(layouts(self.data_type, shape))
-        self.keep_empty = options["write_empty_chunks"]
+        options = data.draw(st.one_of(layouts(self.data_type, shape), uneven_layouts(self.data_type, shape)))
+        self.keep_empty = options.get("write_empty_chunks", False)
+        self.places: dict[Any, Any] = {}
         store: xzarr3.Store = xzarr3.MemoryStore()
         if data.draw(st.booleans()):
             self.folder = tempfile.mkdtemp()
@@ -266,7 +230,16 @@ class Operations(RuleBasedStateMachine):
     @rule(data=st.data(), threads=st.sampled_from([1, 4]))
     def read_part(self, data: st.DataObject, threads: int) -> None:
         selection = data.draw(selections(self.model.shape))
-        assert same_bits(self.array.get(selection, threads=threads), np.asarray(self.model[selection]))
+        expected = np.asarray(self.model[selection])
+        assert same_bits(self.array.get(selection, threads=threads), expected)
+        out = np.empty_like(expected)
+        assert self.array.get(selection, out=out, threads=threads) is out
+        assert same_bits(out, expected)
+
+    @rule()
+    def read_chunks(self) -> None:
+        for task in self.array.chunk_tasks():
+            assert same_bits(task(), self.model[task.selection])
 
     @invariant()
     def all_is_the_same(self) -> None:
@@ -275,10 +248,16 @@ class Operations(RuleBasedStateMachine):
         assert self.array.shape == self.model.shape
         assert same_bits(self.array.get(), self.model)
         assert dict(self.array.attrs) == self.attributes
+        grid, tasks = self.array.metadata.chunk_grid, list(self.array.chunk_tasks())
+        grid.check(self.array.shape)
+        places = {task.coords: [part.start for part in task.selection] for task in tasks}
+        places = {at: (starts, grid.chunk_shape_at(at)) for at, starts in places.items()}
+        assert all(self.places.get(at, place) == place for at, place in places.items()), "chunks stay"
+        self.places = places
         if self.array.size and self.array.ndim and not self.keep_empty:  # A scalar is always stored.
             prefix = "group/array/"
             keys = {key for key in self.array.store.list() if key.startswith(prefix)} - {f"{prefix}zarr.json"}
-            units = {task.key: self.model[task.selection] for task in self.array.chunk_tasks()}
+            units = {task.key: self.model[task.selection] for task in tasks}
             assert keys <= units.keys()
             fill = self.array.fill_value.tobytes()
             empty = [key for key in keys if units[key].tobytes() == fill * units[key].size]
@@ -497,13 +476,16 @@ def test_plans_name_just_the_chunks_that_are_touched(data: st.DataObject) -> Non
     assert [task.key for task in tasks] == ["/".join(["c", *map(str, at)]) for at in sorted(expected)]
 
 
-def test_planning_does_not_depend_on_the_number_of_chunks() -> None:
-    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=(2**62, 2**62), chunks=1, dtype="int8")
+def test_work_and_room_do_not_depend_on_the_number_of_chunks() -> None:
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), shape=(2**62, 2**62), chunks=1, dtype="int8", fill_value=5
+    )
     assert array.nchunks == 2**124
-    assert array[5:7, -1].tolist() == [0, 0]
+    assert array[5:7, -1].tolist() == [5, 5]
     array[2**61, 2**61] = 3
-    assert array[2**61 - 1 : 2**61 + 2, 2**61].tolist() == [0, 3, 0]
-    assert array[:: 2**60, 0].tolist() == [0, 0, 0, 0]
+    assert len(list(array.store.list())) == 2
+    assert array[2**61 - 1 : 2**61 + 2, 2**61].tolist() == [5, 3, 5]
+    assert array[:: 2**60, 0].tolist() == [5, 5, 5, 5]
     assert next(array.chunk_tasks((slice(3, 9), 4))).coords == (3, 4)
 
 
@@ -519,6 +501,8 @@ def test_chunks_that_there_are_not(coords: Any) -> None:
 
 def test_chunks_are_clipped_to_the_array() -> None:
     array, one = simple((3, 4)), simple((5,), chunks=2)
+    for shape in (np.int64(7), (np.int32(5),)):
+        one.resize(shape)
     assert array.cdata_shape == (2, 2)
     assert array.read_chunk((0, 0)).tolist() == [[0, 1, 2], [4, 5, 6]]
     assert array.read_chunk((np.int64(1), 1)).tolist() == [[11]]
@@ -635,14 +619,6 @@ def test_shapes_that_an_array_cannot_get(shape: Any) -> None:
     assert contents(array.store) == before
 
 
-def test_shapes_of_numpy_integers() -> None:
-    array = simple((5,), chunks=2)
-    for shape in (np.int64(7), (np.int32(3),)):
-        array.resize(shape)
-    assert array.shape == (3,)
-    assert json.loads(bytes(array.store.get("zarr.json") or b""))["shape"] == [3]
-
-
 def test_an_array_whose_chunks_have_no_length_cannot_grow() -> None:
     grid = {"name": "regular", "configuration": {"chunk_shape": [0, 3]}}
     array = stored(array_document(shape=[0, 6], chunk_grid=grid))
@@ -670,13 +646,6 @@ def test_what_cannot_be_appended(data: Any, axis: Any) -> None:
     with pytest.raises(SelectionError):
         array.append(data, axis)
     assert same_bits(xzarr3.open_array(array.store)[...], before)
-
-
-def test_a_fill_value_takes_no_room_when_an_array_is_large() -> None:
-    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=2**40, chunks=2**20, dtype="int8", fill_value=5)
-    array[2**39] = 1
-    assert len(list(array.store.list())) == 2
-    assert array[2**39 - 1 : 2**39 + 2].tolist() == [5, 1, 5]
 
 
 # Reading only
@@ -736,7 +705,7 @@ def test_a_failed_write_leaves_old_or_new_chunks(layout: str, threads: int) -> N
         (..., (slice(1, 7), slice(1, None)), (slice(None, None, -2), 3)), range(4)
     ):
         store = FailingStore()
-        array = xzarr3.create_array(store, data=old, chunks=(2, 3), **LAYOUTS[layout])
+        array = laid_out(layout, old, store)
         new = old.copy()
         new[selection] = -1
         store.left = allowed
@@ -758,7 +727,7 @@ def test_a_failed_append_leaves_the_old_array(layout: str) -> None:
     old = np.arange(18, dtype="int16").reshape(3, 6)
     for allowed in range(20):
         store = FailingStore()
-        array = xzarr3.create_array(store, data=old, chunks=(2, 3), **LAYOUTS[layout])
+        array = laid_out(layout, old, store)
         store.left = allowed
         _, error = attempt(lambda array=array: array.append(np.full((4, 6), -5, "int16")), StoreError)
         store.left = None
@@ -823,7 +792,7 @@ def test_an_array_that_cannot_be_made_leaves_the_old_one(options: dict[str, Any]
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_corrupt_chunk_is_not_overwritten_by_a_partial_write(layout: str) -> None:
-    array = simple(**LAYOUTS[layout])
+    array = laid_out(layout, np.arange(24, dtype="int16").reshape(4, 6), xzarr3.MemoryStore())
     array.store.set("c/0/0", b"corrupt")
     for change in (lambda: array.__setitem__((0, 0), 1), lambda: array.resize((1, 2))):
         with pytest.raises(ChunkDecodeError, match="c/0/0"):
@@ -867,24 +836,14 @@ def test_properties() -> None:
 RECORDS = np.dtype([("x", "int32"), ("y", "float64"), ("name", "U3")])
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"compressors": None}, {"chunks": 2, "shards": 4}], ids=["zstd", "plain", "shards"]
-)
-def test_fields_are_selected_as_numpy_does(options: dict[str, Any]) -> None:
+def test_fields_are_read_into_what_fits_them() -> None:
+    """Selections of fields are compared with numpy's in test_selections.py."""
     values = np.array([(n, n / 2, f"e{n}") for n in range(11)], RECORDS)
-    array = xzarr3.create_array(xzarr3.MemoryStore(), data=values, **{"chunks": 3, **options})
-    assert same_bits(array[...], values)
-    for field in RECORDS.names or ():
-        assert same_bits(array[field], values[field])
-        assert same_bits(array[field, 2:9:3], values[2:9:3][field])
-        assert same_bits(array[::-2, field], values[::-2][field])
-        assert array[4, field] == values[4][field]
-        assert same_bits(array[..., field], values[field])
-    assert array[["name", "x"], 1:3].tolist() == values[["name", "x"]][1:3].tolist()
-    assert array[["name", "x"]].dtype == values[["name", "x"]].dtype
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=values, chunks=2, shards=4)
     out = np.empty(2, "float64")
     assert array.get(("y", slice(3, 5)), out=out) is out
     assert out.tolist() == [1.5, 2.0]
+    assert array[["name", "x"]].dtype == values[["name", "x"]].dtype
     with pytest.raises(SelectionError, match="cannot read float64 of shape"):
         array.get(("y", slice(3, 6)), out=out)
     with pytest.raises(SelectionError, match="not a selection of fields"):
@@ -894,17 +853,6 @@ def test_fields_are_selected_as_numpy_does(options: dict[str, Any]) -> None:
     values["x"] = 3
     values["y"][1:3], values["name"][1:3] = [1.5, 2.5], ["a", "b"]
     assert same_bits(array[...], values)
-
-
-TEXTS = st.one_of(st.text(max_size=4), st.sampled_from(["", "é\0b", "\0", "x" * 300, "𐍈"]))
-
-
-def of_objects(items: list[Any], dtype: Any) -> np.ndarray[Any, Any]:
-    """An array of these elements, of which some may be lists."""
-    result = np.empty(len(items), object)
-    for at, item in enumerate(items):
-        result[at] = item
-    return result.astype(dtype) if dtype is not object else result
 
 
 def of_version_2(**changes: Any) -> xzarr3.Array:
@@ -917,42 +865,19 @@ def of_version_2(**changes: Any) -> xzarr3.Array:
     return xzarr3.open_array(store, mode="r+")
 
 
-@pytest.mark.slow
-@SLOW
-@given(st.data())
-def test_elements_of_any_size(data: st.DataObject) -> None:
-    """Strings and bytes in any layout, against an array of objects."""
-    kind = data.draw(st.sampled_from(["string", "bytes"]))
-    element = {"string": TEXTS, "bytes": st.binary(max_size=5)}[kind]
-    size = data.draw(st.sampled_from([1, 4, 7, 12]))
-    fill = data.draw(element)
-    layouts: list[Any] = [
-        {"chunks": 3}, {"chunks": 2, "shards": 4}, {"chunks": 3, "compressors": None},
-        {"chunks": [[1, 11]]},
-    ]  # fmt: skip
-    options = data.draw(st.sampled_from(layouts))
-    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=size, dtype=kind, fill_value=fill, **options)
-    own = object if kind != "string" else array.dtype
-    oracle = [fill] * size
-    for _ in range(data.draw(st.integers(1, 3))):
-        selection = data.draw(selections((size,)))
-        places = np.asarray(np.arange(size)[selection])
-        items = [data.draw(element) for _ in range(places.size)]
-        array[selection] = of_objects(items, own) if places.ndim else items[0]
-        for at, item in zip(places.reshape(-1).tolist(), items, strict=True):
-            oracle[at] = item
-        assert array[...].tolist() == oracle
-        selection = data.draw(selections((size,)))
-        places = np.asarray(np.arange(size)[selection])
-        found = array.get(selection)
-        assert found.shape == places.shape
-        assert found.reshape(-1).tolist() == [oracle[at] for at in places.reshape(-1).tolist()]
-    array.resize((size - 1,))
-    array.resize((size + 2,))
-    assert array[...].tolist() == [*oracle[:-1], fill, fill, fill]
-    array[...] = of_objects([fill] * (size + 2), own)
-    chunks = {key for key in array.store.list() if not key.startswith((".z", "zarr"))}
-    assert bool(chunks) == array.metadata.fill_is_null
+@pytest.mark.parametrize(
+    ("dtype", "items", "fill"),
+    [("string", ["é\0b", "", "x" * 300], "no"), ("bytes", [b"\0", b"", b"c"], b"-")],
+)
+def test_elements_of_any_size_are_cut_off_and_filled(dtype: str, items: list[Any], fill: Any) -> None:
+    data = np.array(items, object)
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=data, dtype=dtype, fill_value=fill, chunks=2)
+    assert array[...].tolist() == items
+    array.resize(2)
+    array.resize(4)
+    assert array[...].tolist() == [*items[:2], fill, fill]
+    array[...] = fill
+    assert list(array.store.list()) == ["zarr.json"]
 
 
 def test_a_fill_value_that_is_null_keeps_every_chunk() -> None:
@@ -1046,35 +971,20 @@ def test_an_element_for_which_there_is_no_memory(
         of_version_2(shape=[1], chunks=[1], dtype="|V12", fill_value=fill)
 
 
-def test_groups_in_consolidated_metadata_are_found_without_a_look_at_all_others() -> None:
+def test_members_of_a_consolidated_group_are_those_below_its_path() -> None:
     group = {"zarr_format": 3, "node_type": "group", "attributes": {}}
-    names = [f"g{at}" for at in range(2000)]
-    names += ["g1/z", "g1/a", "g1/a/b", "g1-a", "g1.a", "g10/c", "g1é", "g1/é"]
-    document = {
-        **group,
-        "consolidated_metadata": {
-            "kind": "inline", "must_understand": False, "metadata": dict.fromkeys(names, group)
-        },
-    }  # fmt: skip
+    names = ["g", "g1", "g10", "g1/z", "g1/a", "g1/a/b", "g1-a", "g1.a", "g10/c", "g1é", "g1/é"]
+    inline = {"kind": "inline", "must_understand": False, "metadata": dict.fromkeys(names, group)}
+    document = {**group, "consolidated_metadata": inline}
     root = xzarr3.open_group(xzarr3.MemoryStore({"zarr.json": json.dumps(document).encode()}))
-    looked_at = 0
-
-    class Counted(str):
-        def startswith(self, *_: Any) -> bool:
-            nonlocal looked_at
-            looked_at += 1
-            return super().startswith(*_)
-
-    counted = metadata.GroupMetadata(consolidated={Counted(name): group for name in names}).consolidated
-    assert counted is not None
+    consolidated = metadata.GroupMetadata(consolidated=dict.fromkeys(names, group)).consolidated
+    assert consolidated is not None
     for name in names:
-        expected = {path[len(name) + 1 :] for path in names if path[: len(name) + 1] == f"{name}/"}
-        assert set(counted.below(name)) == expected
-    assert looked_at == 0
+        below = {path.removeprefix(f"{name}/") for path in names if path.startswith(f"{name}/")}
+        assert set(consolidated.below(name)) == below
     assert [path for path, _ in root["g1"].members(None)] == ["z", "a", "a/b", "é"]
     assert [path for path, _ in root.members(None)].count("g1/a/b") == 1
-    again = pickle.loads(pickle.dumps(root))
-    assert list(again["g1"]) == list(root["g1"]) == ["z", "a", "é"]
+    assert list(pickle.loads(pickle.dumps(root))["g1"]) == ["z", "a", "é"]
 
 
 def test_a_data_array_keeps_the_names_of_its_dimensions() -> None:

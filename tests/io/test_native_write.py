@@ -8,12 +8,13 @@ import resource
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from _native import LITTLE, Seen, grids, interrupt, python_executor, watching
+from _native import INDEXES, Seen, grids, interrupt, python_executor, sharding, watching
 from _processes import Process, processes, run_processes
 from _slow import slow_but
 from _unprivileged import run_child, run_unprivileged, unprivileged
@@ -25,7 +26,6 @@ from xzarr3 import (
     ChunkDecodeError,
     InvalidKeyError,
     LocalStore,
-    ReadOnlyError,
     StoreError,
     StorePermissionError,
 )
@@ -143,18 +143,25 @@ def in_memory(draw: Any, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 def test_files_are_those_of_the_python_executor(
     tmp_path_factory: pytest.TempPathFactory, made: Any, data: st.DataObject
 ) -> None:
+    """Also where an index names an element several times: the last value counts."""
     options, values = made
-    parts = []
+    parts, lists = [], []
     for n in values.shape:
         start = data.draw(st.integers(0, n - 1))
         parts.append(data.draw(st.sampled_from((slice(None), slice(start, n), slice(0, start + 1)))))
+        lists.append(data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=2 * n)))
     first = in_memory(data.draw, values)
     second = in_memory(data.draw, values[::-1])[tuple(parts)]
+    way = data.draw(st.sampled_from(("oindex", "vindex")))
+    fewest = min(map(len, lists))
+    index = tuple(np.array(each if way == "oindex" else each[:fewest]) for each in lists)
+    third = values[::-1][np.ix_(*index) if way == "oindex" else index]
     threads, few = data.draw(st.integers(1, 3)), data.draw(st.sampled_from((1, native_write.FEW_PARTS)))
 
     def write(array: xzarr3.Array) -> None:
         array.set(..., first, threads=threads)
         array.set(tuple(parts), second, threads=threads)
+        getattr(array, way)[index] = third
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native_write, "FEW_PARTS", few)
@@ -197,27 +204,16 @@ def test_empty_units_are_left_out(tmp_path: Path, seen: Seen) -> None:
     assert [name for name in files if name.startswith("c")] == ["c", "c/1", "c/1/1"]
 
 
-def test_an_index_at_the_start_and_without_a_checksum(tmp_path: Path, seen: Seen) -> None:
+@INDEXES
+def test_indexes_at_the_start_and_without_a_checksum(
+    tmp_path: Path, index_codecs: Any, at: str, seen: Seen
+) -> None:
     values = np.arange(60, dtype="int16").reshape(6, 10)
     values[:2] = 0
-    for number, codecs in enumerate(([LITTLE], [LITTLE, {"name": "crc32c"}])):
-        for location in ("start", "end"):
-            configuration = {
-                "chunk_shape": [2, 5],
-                "codecs": [LITTLE, ZSTD],
-                "index_codecs": codecs,
-                "index_location": location,
-            }
-            both(
-                tmp_path / f"{number}-{location}",
-                lambda array: array.set(..., values),
-                shape=values.shape,
-                dtype="int16",
-                chunks=(4, 5),
-                compressors=None,
-                serializer={"name": "sharding_indexed", "configuration": configuration},
-            )
-    assert (seen.rows, seen.left) == (16, 0)
+    shard = sharding([2, 5], ZSTD, index_codecs=index_codecs, at=at)
+    options = {"shape": values.shape, "dtype": "int16", "chunks": (4, 5), "compressors": None}
+    both(tmp_path, lambda array: array.set(..., values), serializer=shard, **options)
+    assert (seen.rows, seen.left) == (4, 0)
 
 
 def test_chunks_of_different_sizes(tmp_path: Path, seen: Seen) -> None:
@@ -245,17 +241,14 @@ def test_an_interrupted_write_leaves_no_temporary_file_no_lock_and_no_open_file(
         array.set(..., values, threads=1)
     assert contents(tmp_path).keys() == before[0].keys()
     assert open_files() == before[1]
-    identity = array.store.identity
-    taken = []
+    keys = [array.engine.key((i, j)) for i in range(8) for j in range(8)]
 
-    def take() -> None:
-        with free_key_locks(identity, [array.engine.key((i, j)) for i in range(8) for j in range(8)]) as held:
-            taken.extend(held)
+    def can_take() -> bool:
+        with free_key_locks(array.store.identity, keys) as held:
+            return all(held)
 
-    thread = threading.Thread(target=take)
-    thread.start()
-    thread.join()
-    assert all(taken)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(can_take).result()
     monkeypatch.undo()
     found = array[...]
     assert np.all((found == 1) | (found == values))
@@ -263,42 +256,30 @@ def test_an_interrupted_write_leaves_no_temporary_file_no_lock_and_no_open_file(
     assert np.array_equal(array[...], values)
 
 
-def test_the_time_of_the_root_changes(tmp_path: Path) -> None:
-    array = xzarr3.create_array(tmp_path / "a", shape=16, chunks=2, dtype="int8")
-    array[...] = 1
-    os.utime(tmp_path / "a", (1, 1))
-    array[...] = 2
-    assert os.stat(tmp_path / "a").st_mtime > 1
-
-
-def test_the_time_of_the_root_changes_if_the_writer_is_interrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_the_time_of_the_root_changes(
+    tmp_path: Path, interrupted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     array = xzarr3.create_array(tmp_path / "a", shape=16, chunks=2, dtype="int8")
     array[...] = 1
     os.utime(tmp_path / "a", (1, 1))
-    interrupt(monkeypatch, 1)
-    with pytest.raises(KeyboardInterrupt):
+    if interrupted:
+        interrupt(monkeypatch, 1)
+    with pytest.raises(KeyboardInterrupt) if interrupted else contextlib.nullcontext():
         array.set(..., 2, threads=1)
     assert os.stat(tmp_path / "a").st_mtime > 1
 
 
-class Own(LocalStore):
-    """A store with its own way to write."""
-
-    def put(self, key: str, pieces: Any) -> None:  # type: ignore[override]
-        super().put(key, [bytes(each)[::-1] if key.startswith("c/") else each for each in pieces])
-
-
-@pytest.mark.parametrize(
-    "make",
-    [lambda path: LocalStore(path, fsync=True), lambda path: LocalStore(path, locks=False), Own],
-)
-def test_other_stores_are_left_to_the_python_executor(tmp_path: Path, make: Any, seen: Seen) -> None:
-    array = xzarr3.create_array(make(tmp_path / "a"), shape=16, chunks=2, dtype="int8", compressors=None)
+@pytest.mark.parametrize("options", [{"fsync": True}, {"locks": False}], ids=str)
+def test_other_stores_are_left_to_the_python_executor(
+    tmp_path: Path, options: dict[str, bool], seen: Seen
+) -> None:
+    """Those of derived classes, too: see test_native_read.py."""
+    store = LocalStore(tmp_path / "a", **options)
+    array = xzarr3.create_array(store, shape=16, chunks=2, dtype="int8", compressors=None)
     array[...] = np.arange(16)
     assert seen.rows == 0
-    assert (tmp_path / "a" / "c" / "1").read_bytes() == (b"\3\2" if make is Own else b"\2\3")
+    assert (tmp_path / "a" / "c" / "1").read_bytes() == b"\2\3"
 
 
 def test_a_trace_counts_what_is_written(tmp_path: Path, seen: Seen) -> None:
@@ -422,23 +403,31 @@ def test_a_link_out_of_the_store_is_refused(target: str, place: str) -> None:
 
 
 @unprivileged(_prepared)
-def test_a_link_within_the_store_is_followed(base: Path) -> None:
+def test_a_link_within_the_store_is_followed_and_one_in_the_place_of_a_chunk_replaced(base: Path) -> None:
+    outside, chunk = base / "outside" / "deep" / "data.bin", base / "store" / "c" / "2" / "1"
+    chunk.unlink()
+    chunk.symlink_to(outside)
     (base / "store" / "c" / "1").rename(base / "store" / "other")
     (base / "store" / "c" / "1").symlink_to("../other")
     array = xzarr3.open_array(base / "store", mode="r+")
     array[...] = 2
     assert (base / "store" / "other" / "0").read_bytes() == np.full(4, 2, "int32").tobytes()
-
-
-@unprivileged(_prepared)
-def test_a_link_in_the_place_of_a_chunk_is_replaced(base: Path) -> None:
-    outside = base / "outside" / "deep" / "data.bin"
-    (base / "store" / "c" / "1" / "1").unlink()
-    (base / "store" / "c" / "1" / "1").symlink_to(outside)
-    array = xzarr3.open_array(base / "store", mode="r+")
-    array[...] = 2
-    assert not (base / "store" / "c" / "1" / "1").is_symlink()
+    assert not chunk.is_symlink()
     assert outside.read_bytes() == bytes(range(256))
+
+
+def check_killed(write: Callable[[int], object], check: Callable[[], object]) -> None:
+    """Kill a process that writes one value after the other, some times, and look at what it leaves."""
+
+    def write_on() -> None:
+        for value in range(2, 10**9):
+            write(value)
+            Process.say()
+
+    for _ in range(4):
+        with processes(write_on) as (child,):
+            assert child.hear()
+        check()
 
 
 @pytest.mark.parametrize("shards", [None, (64, 64)])
@@ -447,17 +436,12 @@ def test_a_killed_writer_leaves_old_or_new_chunks(tmp_path: Path, shards: Any) -
     array = xzarr3.create_array(tmp_path / "a", shape=(256, 256), **options)
     array[...] = 1
 
-    def write() -> None:
-        for value in range(2, 10**9):
-            array.set(..., value, threads=1)
-            Process.say()
-
-    for _ in range(4):
-        with processes(write) as (child,):
-            assert child.hear()
+    def check() -> None:
         found = array[...].reshape(8, 32, 8, 32).swapaxes(1, 2).reshape(64, -1)
         assert np.all(found == found[:, :1])
         assert found.min() >= 1
+
+    check_killed(lambda value: array.set(..., value, threads=1), check)
 
 
 # Parts of chunks
@@ -540,13 +524,6 @@ def test_parts_count_as_reads_and_writes_in_a_trace(tmp_path: Path, seen: Seen) 
     assert (array[0], array[39]) == (0, 39)
 
 
-def test_parts_of_a_store_that_is_read_only(tmp_path: Path) -> None:
-    xzarr3.create_array(tmp_path / "a", data=np.arange(40), chunks=4)
-    array = xzarr3.open_array(xzarr3.LocalStore(tmp_path / "a", read_only=True))
-    with pytest.raises(ReadOnlyError):
-        array[1:2] = 7
-
-
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_a_killed_writer_of_parts_leaves_old_or_new_chunks(tmp_path: Path, codec: str) -> None:
     array = xzarr3.create_array(
@@ -554,15 +531,11 @@ def test_a_killed_writer_of_parts_leaves_old_or_new_chunks(tmp_path: Path, codec
     )
     array[...] = 1
 
-    def write() -> None:
-        for value in range(2, 10**9):
-            array.set((slice(None), slice(8, 24)), value, threads=1)
-            array.set((slice(40, 50), slice(40, 48)), value, threads=1)
-            Process.say()
+    def write(value: int) -> None:
+        array.set((slice(None), slice(8, 24)), value, threads=1)
+        array.set((slice(40, 50), slice(40, 48)), value, threads=1)
 
-    for _ in range(4):
-        with processes(write) as (child,):
-            assert child.hear()
+    def check() -> None:
         found = array[...]
         many = found[:, 8:24].reshape(8, -1)
         assert np.all(many == many[:, :1])
@@ -570,6 +543,8 @@ def test_a_killed_writer_of_parts_leaves_old_or_new_chunks(tmp_path: Path, codec
         assert min(many.min(), found[40, 40]) >= 1
         found[:, 8:24] = found[40:50, 40:48] = 1
         assert np.all(found == 1)
+
+    check_killed(write, check)
 
 
 def test_parts_by_native_code_and_by_python_at_once(tmp_path: Path) -> None:
@@ -602,17 +577,17 @@ def test_locks_held_by_others_are_not_waited_for() -> None:
     def hold() -> None:
         with key_lock(store, "b"):
             ready.set()
-            done.wait()
+            done.wait(60)
 
-    thread = threading.Thread(target=hold)
-    thread.start()
-    ready.wait()
-    with free_key_locks(store, ["a", "b", "c"]) as held:
-        assert held == [True, False, True]
-        with key_lock(store, "a"):
-            pass
-    done.set()
-    thread.join()
+    with ThreadPoolExecutor(1) as pool:
+        holder = pool.submit(hold)
+        ready.wait()
+        with free_key_locks(store, ["a", "b", "c"]) as held:
+            assert held == [True, False, True]
+            with key_lock(store, "a"):
+                pass
+        done.set()
+        holder.result()
     with free_key_locks(store, ["a", "b", "c"]) as held:
         assert held == [True, True, True]
 
@@ -660,82 +635,38 @@ def test_changes_of_parts_beside_whole_writes(tmp_path: Path) -> None:
     array = xzarr3.create_array(tmp_path / "a", shape=(12, 8), chunks=(3, 4), dtype="int32")
     array[...] = 1
     barrier = threading.Barrier(2)
-    failures: list[BaseException] = []
 
-    def work(write: Callable[[int], None]) -> None:
-        try:
-            barrier.wait()
-            for number in range(2, 60):
-                write(number)
-        except BaseException as error:  # noqa: BLE001 - the test judges it
-            failures.append(error)
+    def work(selection: Any, sign: int) -> None:
+        barrier.wait()
+        for number in range(2, 60):
+            array.set(selection, sign * number)
 
-    def part(number: int) -> None:
-        array.set((slice(None, None, 3), 0), -number)
-
-    def whole(number: int) -> None:
-        array.set(..., number)
-
-    threads = [threading.Thread(target=work, args=(each,)) for each in (part, whole)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(work, ((slice(None, None, 3), 0), ...), (-1, 1)))
     found = array[...]
     assert np.isin(found[::3, 0], (59, -59)).all()
     found[::3, 0] = 59
     assert np.all(found == 59)
 
 
-@pytest.mark.parametrize("ndim", [1, 2, 3])
-@pytest.mark.parametrize("separator", ["/", "."])
-@pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
+@pytest.mark.parametrize(
+    ("zarr_format", "separator", "ndim"),
+    [(3, "/", 1), (3, ".", 2), (3, "/", 3), (2, ".", 1), (2, "/", 2), (2, ".", 3), ("3-draft", "/", 2)],
+)
 def test_keys_are_those_of_the_python_executor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zarr_format: Any, separator: str, ndim: int
+    tmp_path: Path, zarr_format: Any, separator: str, ndim: int
 ) -> None:
     values = np.arange(1, 1 + 4**ndim, dtype="int16").reshape((4,) * ndim)
+    options: dict[str, Any] = {"shape": values.shape, "chunks": (1,) * ndim, "dtype": "int16"}
+    if zarr_format != "3-draft":  # It has but one way, of keys such as c0/1.
+        encoding = {"name": "v2" if zarr_format == 2 else "default", "separator": separator}
+        options["chunk_key_encoding"] = encoding
     keys = []
-    for name in ("native", "python"):
-        if name == "python":
-            monkeypatch.setattr(native.switch, "is_on", False)
-        group = xzarr3.create_group(tmp_path / name, zarr_format=zarr_format)
-        options: dict[str, Any] = {}
-        if zarr_format != "3-draft":  # It has but one way, of keys such as c0/1.
-            encoding = {"name": "v2" if zarr_format == 2 else "default", "separator": separator}
-            options["chunk_key_encoding"] = encoding
-        array = group.create_array("a", shape=values.shape, chunks=(1,) * ndim, dtype="int16", **options)
-        array[...] = values
-        assert np.array_equal(array[...], values)
-        keys.append(sorted(array.store.list()))
+    for executor in (contextlib.nullcontext, python_executor):
+        with executor():
+            group = xzarr3.create_group(tmp_path / executor.__name__, zarr_format=zarr_format)
+            array = group.create_array("a", **options)
+            array[...] = values
+            assert np.array_equal(array[...], values)
+            keys.append(sorted(array.store.list()))
     assert keys[0] == keys[1]
-
-
-@pytest.mark.slow
-@given(data=st.data())
-def test_values_of_any_selection_are_those_of_numpy(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    """Also where an index names an element several times: the last value counts."""
-    shape, chunks, dtype, rng = data.draw(grids(("int8", "float32")))
-    shards = tuple(n * data.draw(st.integers(1, 2)) for n in chunks) if data.draw(st.booleans()) else None
-    array = xzarr3.create_array(
-        tmp_path_factory.mktemp("write") / "a", shape=shape, chunks=chunks, shards=shards, dtype=dtype
-    )
-    expected = np.zeros(shape, dtype)
-    for _ in range(3):
-        lists = [data.draw(st.lists(st.integers(0, n - 1), min_size=1, max_size=2 * n)) for n in shape]
-        kind = data.draw(st.sampled_from(("orthogonal", "points", "slices", "one value")))
-        target, index = array, tuple(slice(None, None, data.draw(st.sampled_from((1, -1, 2)))) for _ in shape)
-        if kind == "orthogonal":
-            at = data.draw(st.integers(0, len(shape) - 1))
-            index = (*index[:at], np.array(lists[at]), *index[at + 1 :])
-            target = array.oindex
-        elif kind == "points":
-            number = min(map(len, lists))
-            index, target = tuple(np.array(each[:number]) for each in lists), array.vindex
-        wanted = expected[index].shape
-        values = rng.integers(1, 100, wanted).astype(dtype)
-        target[index] = dtype.type(7) if kind == "one value" else values
-        expected[index] = dtype.type(7) if kind == "one value" else values
-        assert np.array_equal(array[...], expected)

@@ -6,6 +6,7 @@ import itertools
 import tempfile
 import tracemalloc
 from collections.abc import Callable
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,23 +14,23 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from _conformance import contents
-from _strategies import NUMERIC, arrays_of, compressors, layouts, native, selections, values
+from _native import python_executor
+from _slow import slow
+from _strategies import NUMERIC, arrays_of, layouts, native, selections, uneven_layouts, values
 from _things import Thing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import SelectionError
-from xzarr3.codecs import BytesCodec, ShardingCodec
 from xzarr3.dtypes import parse_dtype
 
 THOROUGH = settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 LENGTHS = (0, 1, 2, 3, 5, 7, 9)
 
 
-pytestmark = pytest.mark.usefixtures("rows")
 every_way = pytest.mark.usefixtures("ways")
 
 
@@ -47,27 +48,6 @@ class Case(NamedTuple):
 
 STRUCT = [("a", "<i2"), ("b", [("c", "<f4"), ("d", "u1")]), ("e", "S2")]
 SMALL = ("int4", "uint2", "bfloat16") if find_spec("ml_dtypes") else ()
-
-
-@st.composite
-def edges(draw: st.DrawFn, size: int) -> list[int]:
-    """Lengths of chunks that cover a dimension."""
-    lengths = draw(st.lists(st.integers(1, 4), max_size=3))
-    while sum(lengths) < size:
-        lengths.append(draw(st.sampled_from([1, 2, 4, 11])))
-    return lengths
-
-
-@st.composite
-def rectilinear(draw: st.DrawFn, name: str, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Options for chunks, or shards, that differ."""
-    lengths = [draw(edges(size)) for size in shape]
-    options: dict[str, Any] = {"dtype": native(name), "compressors": draw(compressors())}
-    if draw(st.booleans()):
-        scale = [draw(st.sampled_from([1, 2])) for _ in shape]
-        shards = [[n * by for n in along] for along, by in zip(lengths, scale, strict=True)]
-        return {**options, "chunks": (1,) * len(shape), "shards": shards}
-    return {**options, "chunks": lengths}
 
 
 @st.composite
@@ -111,7 +91,9 @@ def cases(draw: st.DrawFn, *, min_dims: int = 0, kinds: tuple[str, ...] = ()) ->
     """An array of any shape, grid, codecs, data type, format and store, of which a part is written."""
     shape = draw(shapes(min_dims))
     kind = draw(
-        st.sampled_from(kinds or ("core", "core", "rectilinear", "v2", "string", "struct", "small", "bool"))
+        st.sampled_from(
+            kinds or ("core", "core", "rectilinear", "v2", "string", "bytes", "struct", "small", "bool")
+        )
     )
     name: Any = draw(st.sampled_from(["int32", "float64", "uint8", "complex64", "int16"]))
     if kind == "bool":
@@ -119,11 +101,12 @@ def cases(draw: st.DrawFn, *, min_dims: int = 0, kinds: tuple[str, ...] = ()) ->
     if kind in ("core", "bool"):
         options = draw(layouts(name, shape))
     elif kind == "rectilinear":
-        options = draw(rectilinear(name, shape))
+        options = draw(uneven_layouts(name, shape))
     elif kind == "v2":
         options = draw(version_2(name, shape))
     else:
-        name = {"string": "string", "struct": STRUCT}.get(kind, draw(st.sampled_from(SMALL or ("uint8",))))
+        small = draw(st.sampled_from(SMALL or ("uint8",)))
+        name = {"string": "string", "bytes": "bytes", "struct": STRUCT}.get(kind, small)
         options = draw(others(name, shape))
     store: xzarr3.Store = xzarr3.MemoryStore()
     if draw(st.integers(0, 3)) == 0:
@@ -152,9 +135,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 def same(found: Any, expected: Any) -> None:
     """The same data type, shape and values, to the bit where elements have a fixed size."""
-    if isinstance(found, str) or isinstance(expected, str):  # Strings have no type of numpy's.
+    if isinstance(found, (str, bytes)) or isinstance(expected, (str, bytes)):  # They have no type of numpy's.
         assert np.ndim(found) == np.ndim(expected) == 0
-        assert str(np.asarray(found)[()]) == str(np.asarray(expected)[()])
+        one, other = (each if isinstance(each, (str, bytes)) else each[()] for each in (found, expected))
+        assert one == other
         return
     found, expected = np.asarray(found), np.asarray(expected)
     assert found.dtype == expected.dtype
@@ -279,11 +263,28 @@ def points_of(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
     return tuple(found)
 
 
+@st.composite
+def blocks_of(draw: st.DrawFn, array: xzarr3.Array) -> tuple[tuple[Any, ...], tuple[slice, ...]]:
+    """Blocks along each dimension, and the elements that they cover."""
+    selection: list[Any] = []
+    region: list[slice] = []
+    for size, along in zip(array.shape, array.write_chunk_sizes, strict=True):
+        ends = [0, *itertools.accumulate(along)]
+        number = len(along) if size else 0
+        first, last = sorted(draw(st.tuples(st.integers(0, number), st.integers(0, number))))
+        selection.append(slice(first, last))
+        if number and draw(st.booleans()):
+            first = draw(st.integers(0, number - 1))
+            selection[-1], last = draw(st.sampled_from([first, first - number])), first + 1
+        region.append(slice(ends[first], ends[last]))
+    return tuple(selection), tuple(region)
+
+
 # What they mean, said with numpy
 
 
 def each_index(selection: tuple[Any, ...], shape: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
-    """The elements along each dimension that indices select which stand for themselves."""
+    """The elements along each dimension that its own index selects."""
     return [np.atleast_1d(np.arange(size)[index]) for index, size in zip(selection, shape, strict=True)]
 
 
@@ -307,6 +308,55 @@ def points_first(model: np.ndarray[Any, Any], selection: tuple[Any, ...]) -> tup
     return model.transpose(pointed + sliced), index
 
 
+def reader_of(array: xzarr3.Array, way: str) -> Any:
+    return array if way == "get" else getattr(array, way)
+
+
+class Chosen(NamedTuple):
+    """A selection, and the same in numpy."""
+
+    reader: Any
+    selection: Any
+    """What the reader is given."""
+    view: np.ndarray[Any, Any]
+    """A view of the model."""
+    index: Any
+    """What selects the same elements from the view."""
+    shape: tuple[int, ...]
+
+    def expected(self) -> Any:
+        found = self.view[self.index]
+        return found if np.shape(found) == self.shape else found.reshape(self.shape)
+
+    def write(self, new: np.ndarray[Any, Any]) -> None:
+        """Set the elements of the model."""
+        ours = np.empty(self.shape, self.view.dtype)
+        ours[...] = new
+        place = np.shape(self.view[self.index])
+        self.view[self.index] = ours.reshape(place) if place else ours.reshape(())[()]
+
+
+@st.composite
+def chosen(draw: st.DrawFn, array: xzarr3.Array, model: np.ndarray[Any, Any], way: str) -> Chosen:
+    """A selection of one kind."""
+    reader, view = reader_of(array, "get" if way == "mask" else way), model
+    if way == "oindex":
+        selection = draw(indices_each(model.shape))
+        index = np.ix_(*each_index(selection, model.shape)) or ...
+        return Chosen(reader, selection, view, index, mesh_shape(selection, model.shape))
+    if way == "vindex":
+        selection = draw(points_of(model.shape))
+        view, index = points_first(model, selection)
+    elif way == "blocks":
+        selection, index = draw(blocks_of(array))
+    elif way == "mask":
+        selection = index = draw(masks(model.shape))
+        reader = draw(st.sampled_from([array, array.vindex]))
+    else:
+        selection = index = draw(st.one_of(numpy_indices(model.shape), selections(model.shape)))
+    return Chosen(reader, selection, view, index, np.shape(view[index]))
+
+
 def spread(data: st.DataObject, name: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """Values for a selection: all of them, or fewer that are broadcast."""
     cut = data.draw(st.integers(0, len(shape)))
@@ -317,124 +367,28 @@ def spread(data: st.DataObject, name: Any, shape: tuple[int, ...]) -> np.ndarray
 THREADS = st.sampled_from([1, 2, 5])
 
 
-@pytest.mark.slow
 @every_way
+@pytest.mark.parametrize("way", [slow("get"), slow("oindex"), slow("vindex"), "mask", "blocks"])
 @THOROUGH
-@given(st.data())
-def test_as_numpy_has_it(data: st.DataObject) -> None:
-    array, model, name = data.draw(cases())
-    for _ in range(3):
-        selection = data.draw(st.one_of(numpy_indices(model.shape), selections(model.shape)))
-        expected = model[selection]
-        same(array[selection], expected)
-        threads = data.draw(THREADS)
-        same(array.get(selection, threads=threads), expected)
-        out = np.empty(np.shape(expected), array.dtype)
-        assert array.get(selection, out=out, threads=threads) is out
-        same(out, expected)
-        assert array.plan(selection).shape == np.shape(expected)
-    selection = data.draw(numpy_indices(model.shape))
-    new = spread(data, name, np.shape(model[selection]))
-    model[selection] = new[()] if new.ndim == 0 else new
-    array.set(selection, new, threads=data.draw(THREADS))
+@given(data=st.data())
+def test_selections_are_numpys(way: str, data: st.DataObject) -> None:
+    array, model, name = data.draw(cases(min_dims=int(way == "mask")))
+    for _ in range(2):
+        at = data.draw(chosen(array, model, way))
+        same(at.reader[at.selection], at.expected())
+        assert at.reader.plan(at.selection).shape == at.shape
+        if way == "get":
+            threads, out = data.draw(THREADS), np.empty(at.shape, array.dtype)
+            assert array.get(at.selection, out=out, threads=threads) is out
+            same(out, at.expected())
+    new = spread(data, name, at.shape)
+    at.write(new)
+    if way == "get":
+        array.set(at.selection, new, threads=data.draw(THREADS))
+    else:
+        at.reader[at.selection] = new
     same(array.get(), model)
     same(xzarr3.open_array(array.store).get(threads=3), model)
-
-
-@pytest.mark.slow
-@every_way
-@THOROUGH
-@given(st.data())
-def test_orthogonal(data: st.DataObject) -> None:
-    array, model, name = data.draw(cases())
-    for _ in range(3):
-        selection = data.draw(indices_each(model.shape))
-        mesh = np.ix_(*each_index(selection, model.shape))
-        shape = mesh_shape(selection, model.shape)
-        expected = model[mesh].reshape(shape) if model.ndim else model
-        same(array.oindex[selection], expected)
-        assert array.oindex.plan(selection).shape == shape
-    successive = model
-    for axis in reversed(range(model.ndim)):
-        index = selection[axis]
-        if isinstance(index, slice):
-            successive = successive[(slice(None),) * axis + (index,)]
-        else:
-            taken = np.flatnonzero(index) if np.asarray(index).dtype == bool else np.asarray(index, np.intp)
-            successive = np.take(successive, taken, axis=axis)
-    same(array.oindex[selection], successive)
-    new = spread(data, name, shape)
-    ours = np.empty(shape, model.dtype)
-    ours[...] = new
-    model[mesh or ...] = ours.reshape(tuple(map(len, each_index(selection, model.shape))))
-    array.oindex[selection] = new
-    same(array.get(), model)
-
-
-@pytest.mark.slow
-@every_way
-@THOROUGH
-@given(st.data())
-def test_vectorized(data: st.DataObject) -> None:
-    array, model, name = data.draw(cases())
-    for _ in range(3):
-        selection = data.draw(points_of(model.shape))
-        view, index = points_first(model, selection)
-        expected = view[index]
-        same(array.vindex[selection], expected)
-        assert array.vindex.plan(selection).shape == np.shape(expected)
-    new = spread(data, name, np.shape(expected))
-    view[index] = new[()] if new.ndim == 0 else new
-    array.vindex[selection] = new
-    same(array.get(), model)
-
-
-@every_way
-@settings(THOROUGH, max_examples=40)
-@given(st.data())
-def test_masks_of_the_whole_array(data: st.DataObject) -> None:
-    array, model, name = data.draw(cases(min_dims=1))
-    mask = data.draw(masks(model.shape))
-    same(array.vindex[mask], model[mask])
-    same(array[mask], model[mask])
-    new = spread(data, name, (int(mask.sum()),))
-    model[mask] = new[()] if new.ndim == 0 else new
-    if data.draw(st.booleans()):
-        array.vindex[mask] = new
-    else:
-        array[mask] = new
-    same(array.get(), model)
-
-
-@every_way
-@settings(THOROUGH, max_examples=40)
-@given(st.data())
-def test_blocks(data: st.DataObject) -> None:
-    array, model, name = data.draw(cases())
-    lengths = array.write_chunks
-    found: list[Any] = []
-    place: list[slice] = []
-    for size, along in zip(model.shape, lengths, strict=True):
-        ends = [*itertools.accumulate(along)] if not isinstance(along, int) else []
-        if isinstance(along, int):
-            ends = [*range(along, size + along, along)]
-        starts = [0, *ends][: sum(1 for low in [0, *ends] if low < size)]
-        number = len(starts)
-        if number and data.draw(st.booleans()):
-            at = data.draw(integers_of(number))
-            found.append(at)
-            chosen = [range(number)[at]]
-        else:
-            first, last = sorted(data.draw(st.tuples(st.integers(0, number), st.integers(0, number))))
-            found.append(slice(first, last))
-            chosen = [*range(first, last)]
-        place.append(slice(starts[chosen[0]], min(ends[chosen[-1]], size)) if chosen else slice(0, 0))
-    selection, region = tuple(found), tuple(place)
-    same(array.blocks[selection], model[region])
-    new = spread(data, name, np.shape(model[region]))
-    model[region] = new
-    array.blocks[selection] = new
-    same(array.get(), model)
 
 
 # Fields
@@ -446,70 +400,36 @@ def test_blocks(data: st.DataObject) -> None:
 def test_fields(data: st.DataObject) -> None:
     array, model, _ = data.draw(cases(kinds=("struct",)))
     fields: Any = data.draw(st.sampled_from(["a", "b", "e", ["a"], ["e", "a"], ["b", "e"]]))
-    way = data.draw(st.sampled_from(["numpy", "oindex", "vindex", "blocks"]))
-    view, index, reader = model, (), array
-    if way == "numpy":
-        index = data.draw(numpy_indices(model.shape))
-        index = index if isinstance(index, tuple) else (index,)
-        selection = index
-    elif way == "oindex":
-        index = selection = data.draw(indices_each(model.shape))
-        index = np.ix_(*each_index(selection, model.shape))
-        reader = array.oindex
-    elif way == "vindex":
-        selection = data.draw(points_of(model.shape))
-        view, index = points_first(model, selection)
-        reader = array.vindex
-    else:
-        selection, reader = (...,), array.blocks
-    at = data.draw(st.integers(0, len(selection)))
-    asked = (*selection[:at], fields, *selection[at:])
-    expected = view[index][fields]
-    shape = mesh_shape(selection, model.shape) if way == "oindex" else np.shape(expected)
-    found = reader[asked]
-    assert np.shape(found) == shape
-    assert found.dtype == expected.dtype or not shape  # A scalar of text has its own length.
-    assert repr(found.tolist()) == repr(expected.reshape(shape).tolist())  # A NaN is itself.
-
+    way = data.draw(st.sampled_from(["get", "oindex", "vindex", "blocks"]))
+    at = data.draw(chosen(array, model, way))
+    selection = at.selection if isinstance(at.selection, tuple) else (at.selection,)
+    place = data.draw(st.integers(0, len(selection)))
+    asked = (*selection[:place], fields, *selection[place:])
+    expected, found = at.expected()[fields], at.reader[asked]
+    assert np.shape(found) == at.shape
+    assert found.dtype == expected.dtype or not at.shape  # A scalar of text has its own length.
+    assert repr(found.tolist()) == repr(expected.tolist())  # A NaN is itself.
     kinds = [fields] if isinstance(fields, str) else fields
-    types = parse_dtype([(name, model.dtype[name]) for name in kinds])
-    new = data.draw(arrays_of(types, shape))
-    written = new[fields] if isinstance(fields, str) else new
+    new = data.draw(arrays_of(parse_dtype([(name, model.dtype[name]) for name in kinds]), at.shape))
     for name in kinds:
-        view[name][index] = new[name].reshape(np.shape(view[name][index]))
-    reader[asked] = written
+        at.view[name][at.index] = new[name].reshape(np.shape(at.view[name][at.index]))
+    at.reader[asked] = new[fields] if isinstance(fields, str) else new
     same(array.get(), model)
 
 
-def reader_of(array: xzarr3.Array, way: str) -> Any:
-    return array if way == "get" else getattr(array, way)
+# Elements that are given several times
 
 
 @every_way
 @pytest.mark.parametrize("way", ["get", "oindex", "vindex"])
-@pytest.mark.parametrize("number", [6, 5000])
-def test_the_last_of_several_values_stays(way: str, number: int) -> None:
+def test_the_last_of_many_values_stays(way: str) -> None:
+    at = np.random.default_rng(0).integers(-80, 80, 5000)
+    model = np.zeros(80, "i4")
+    model[at] = np.arange(5000)
     for options in ({}, {"shards": 40}, {"shards": 40, "compressors": None}):
         array = xzarr3.create_array(xzarr3.MemoryStore(), shape=80, chunks=20, dtype="i4", **options)
-        at = np.random.default_rng(0).integers(-4 if number == 6 else -80, 4 if number == 6 else 80, number)
-        model = np.zeros(80, "i4")
-        model[at] = np.arange(number)
-        reader_of(array, way)[at] = np.arange(number)
+        reader_of(array, way)[at] = np.arange(5000)
         same(array.get(), model)
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"shards": 6}, {"compressors": None}], ids=["zstd", "shards", "plain"]
-)
-def test_an_element_given_twice_is_not_another_one(options: dict[str, Any]) -> None:
-    model = np.arange(1, 13, dtype="i4")
-    array = xzarr3.create_array(xzarr3.MemoryStore(), data=model, chunks=3, **options)
-    for at in ([0, 0, 1], [3, 5, 5, 5], [8, 6, 8, 6], [0, 0, 1, 1, 2, 2, 3, 4, 5, 5]):
-        for reader in (array, array.oindex, array.vindex):
-            new = np.arange(len(at)) + 100
-            reader[at] = new
-            model[at] = new
-            same(array.get(), model)
 
 
 @every_way
@@ -524,11 +444,20 @@ def test_an_element_given_twice_is_not_another_one(options: dict[str, Any]) -> N
 def test_as_many_elements_as_a_chunk_has_are_not_the_chunk(options: dict[str, Any]) -> None:
     model = np.arange(12, dtype="i4")
     array = xzarr3.create_array(xzarr3.MemoryStore(), data=model, chunks=3, **options)
-    for at in ([0, 0, 2], [1, 0, 2], [2, 2, 2], [3, 5, 4], [0, 2, 2, 9, 9, 11], [5, 0, 1, 2, 3, 4]):
-        for index in (at, np.array(at), (np.array(at)[:, np.newaxis],)):
-            same(array[index], model[index])
-        same(array.oindex[at], model[at])
-        same(array.vindex[at], model[at])
+    number = itertools.count(100)
+    for at in (
+        [0, 0, 2], [1, 0, 2], [2, 2, 2], [3, 5, 4], [0, 2, 2, 9, 9, 11], [5, 0, 1, 2, 3, 4], [8, 6, 8, 6],
+        [0, 0, 1, 1, 2, 2, 3, 4, 5, 5],
+    ):  # fmt: skip
+        column = (np.array(at)[:, np.newaxis],)
+        for reader, index in (
+            (array, at), (array, np.array(at)), (array, column), (array.oindex, at), (array.vindex, at)
+        ):  # fmt: skip
+            same(reader[index], model[index])
+            new = np.array([next(number) for _ in at]).reshape(model[index].shape)
+            reader[index] = new
+            model[index] = new
+            same(array.get(), model)
     square = np.arange(36).reshape(6, 6)
     options = {**options, "shards": 6} if "shards" in options else options
     array = xzarr3.create_array(xzarr3.MemoryStore(), data=square, chunks=3, **options)
@@ -731,27 +660,6 @@ def test_a_refused_write_to_a_directory_leaves_no_trace(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == files
 
 
-def test_shards_in_shards_are_changed_and_read_by_points() -> None:
-    inner = ShardingCodec((2, 2), (BytesCodec("little"),))
-    array = xzarr3.create_array(
-        xzarr3.MemoryStore(), shape=(16, 16), chunks=(16, 16), dtype="i4",
-        serializer=ShardingCodec((8, 8), (inner,)), compressors=None,
-    )  # fmt: skip
-    model = np.zeros((16, 16), "i4")
-    rng = np.random.default_rng(0)
-    for number in (1, 7, 60):
-        at = rng.integers(-16, 16, (2, number))
-        new = rng.integers(1, 99, number)
-        array.vindex[at[0], at[1]] = new
-        model[at[0], at[1]] = new
-        same(array.get(), model)
-        same(array.vindex[at[0], at[1]], model[at[0], at[1]])
-        same(array[at[0], ::-3], model[at[0], ::-3])
-    array[5:13:3, ::-5] = 7
-    model[5:13:3, ::-5] = 7
-    same(xzarr3.open_array(array.store)[2:, ::-3], model[2:, ::-3])
-
-
 # Bounds
 
 
@@ -765,15 +673,17 @@ def peak_of(read: Callable[[], Any]) -> tuple[Any, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "options",
-    [{"chunks": 100_000}, {"chunks": 10_000, "shards": 1_000_000}],
-    ids=repr,
-)
+@pytest.mark.parametrize("executor", [nullcontext, python_executor])
+@pytest.mark.parametrize("options", [{"chunks": 100_000}, {"chunks": 10_000, "shards": 1_000_000}], ids=repr)
 def test_masks_and_indices_take_no_more_memory_than_they_must(
-    tmp_path: Path, options: dict[str, Any]
+    tmp_path: Path, options: dict[str, Any], executor: Any
 ) -> None:
-    number = 10**7
+    with executor():
+        check_memory_of_reads(tmp_path, options)
+
+
+def check_memory_of_reads(tmp_path: Path, options: dict[str, Any]) -> None:
+    number = 2 * 10**6
     model = np.arange(number, dtype="i4")
     array = xzarr3.create_array(tmp_path / "a", data=model, compressors=None, **options)
     rng = np.random.default_rng(0)
@@ -783,11 +693,11 @@ def test_masks_and_indices_take_no_more_memory_than_they_must(
         found, peak = peak_of(lambda reader=reader: reader[mask])
         assert np.array_equal(found, model[mask])
         assert peak < 64 * chosen
-    few = rng.random(number) < 1e-4
+    few = rng.random(number) < 5e-4
     found, peak = peak_of(lambda: array[few])
     assert np.array_equal(found, model[few])
     assert peak < 4 * 2**20
-    at = rng.integers(-number, number, 10**6)
+    at = rng.integers(-number, number, number // 5)
     for reader in (array, array.oindex, array.vindex):
         found, peak = peak_of(lambda reader=reader: reader[at])
         assert np.array_equal(found, model[at])

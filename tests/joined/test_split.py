@@ -28,23 +28,14 @@ def parts(draw: st.DrawFn) -> tuple[list[np.ndarray[Any, Any]], int]:
     shape = [draw(LENGTHS) for _ in range(ndim)]
     axis = draw(st.integers(0, ndim - 1))
     lengths = draw(st.lists(LENGTHS, min_size=1, max_size=5))
-    shapes = [(*shape[:axis], length, *shape[axis + 1 :]) for length in lengths]
-    start = 0
-    arrays = []
-    for each in shapes:
-        size = int(np.prod(each))
-        arrays.append(np.arange(start, start + size, dtype="i4").reshape(each))
-        start += size
-    return arrays, axis
+    shape[axis] = sum(lengths)
+    whole = np.arange(np.prod(shape), dtype="i4").reshape(shape)
+    return np.split(whole, np.cumsum(lengths)[:-1], axis), axis
 
 
 def stored(values: np.ndarray[Any, Any], options: dict[str, Any]) -> xzarr3.Array:
     """An array in memory with these values."""
     return xzarr3.create_array(xzarr3.MemoryStore(), data=values, **options)
-
-
-def many(draw: st.DrawFn, arrays: list[np.ndarray[Any, Any]]) -> list[xzarr3.Array]:
-    return [stored(values, draw(st.sampled_from(FORMATS))) for values in arrays]
 
 
 @st.composite
@@ -55,6 +46,7 @@ def indices(draw: st.DrawFn, size: int, number: int) -> np.ndarray[Any, Any]:
 
 def check_every_selection(data: st.DataObject, array: Any, model: np.ndarray[Any, Any]) -> None:
     """Compare selections of each kind with numpy's."""
+    assert array.shape == model.shape
     chosen = data.draw(selections(model.shape))
     np.testing.assert_array_equal(array[chosen], model[chosen])
     out = np.empty_like(model[chosen])
@@ -76,37 +68,31 @@ def check_every_selection(data: st.DataObject, array: Any, model: np.ndarray[Any
     np.testing.assert_array_equal(array.get_mask_selection(mask), model[mask])
 
 
+def many(data: st.DataObject, arrays: list[np.ndarray[Any, Any]]) -> list[xzarr3.Array]:
+    layouts = FORMATS if arrays[0].ndim else [{}]
+    return [stored(values, data.draw(st.sampled_from(layouts))) for values in arrays]
+
+
 @settings(max_examples=80)
 @given(st.data(), parts())
 def test_concat_selects_as_numpy(data: st.DataObject, given_: Any) -> None:
     arrays, axis = given_
-    array = xzarr3.concat(many(data.draw, arrays), axis)
-    model = np.concatenate(arrays, axis)
-    assert array.shape == model.shape
-    check_every_selection(data, array, model)
+    check_every_selection(data, xzarr3.concat(many(data, arrays), axis), np.concatenate(arrays, axis))
 
 
 @settings(max_examples=80)
 @given(st.data(), st.lists(LENGTHS, min_size=0, max_size=2), st.integers(1, 4))
 def test_stack_selects_as_numpy(data: st.DataObject, shape: list[int], number: int) -> None:
-    size = int(np.prod(shape))
-    arrays = [np.arange(at * size, (at + 1) * size, dtype="i4").reshape(shape) for at in range(number)]
+    arrays = [*np.arange(number * int(np.prod(shape)), dtype="i4").reshape(number, *shape)]
     axis = data.draw(st.integers(-len(shape) - 1, len(shape)))
-    array = xzarr3.stack(many(data.draw, arrays) if shape else [*map(plain, arrays)], axis=axis)
-    model = np.stack(arrays, axis)
-    assert array.shape == model.shape
-    check_every_selection(data, array, model)
-
-
-def plain(values: np.ndarray[Any, Any]) -> xzarr3.Array:
-    return stored(values, {})
+    check_every_selection(data, xzarr3.stack(many(data, arrays), axis=axis), np.stack(arrays, axis))
 
 
 @settings(max_examples=40)
 @given(st.data(), parts())
 def test_blocks_and_tasks_cover_a_joined_array(data: st.DataObject, given_: Any) -> None:
     arrays, axis = given_
-    array = xzarr3.concat(many(data.draw, arrays), axis)
+    array = xzarr3.concat(many(data, arrays), axis)
     model = np.concatenate(arrays, axis)
     found = np.full_like(model, -1)
     for task in array.chunk_tasks():
