@@ -17,7 +17,7 @@ from xzarr3.errors import MetadataError, UnknownExtensionError, did_you_mean
 _Made = TypeVar("_Made")
 
 _made: dict[object, Any] = {}
-_MOST_MADE = 512
+_MOST_MADE = 1024
 EXTENSION = "a name, or an object with 'name' and, if needed, 'configuration'"
 
 
@@ -106,7 +106,7 @@ def unknown_fields(
 # Objects that were made of documents
 
 
-def json_key(data: JSON) -> object:
+def json_key(data: object) -> object:
     """A key for :func:`remembered` of JSON, or of an object that a user passes as JSON."""
     try:
         encoded = msgspec.json.encode(data)

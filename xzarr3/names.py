@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 _MOST_NAMES = 10
@@ -28,8 +27,9 @@ _MODES = "overwrite=True for mode='w'; without it an existing node is an error, 
 def facts() -> dict[str, Any]:
     """The tables of ``names.toml``, beside this module. They are read when a name is unknown."""
     import tomllib
+    from importlib.resources import files
 
-    return tomllib.loads(Path(__file__).with_name("names.toml").read_text("utf-8"))
+    return tomllib.loads(files("xzarr3").joinpath("names.toml").read_text("utf-8"))
 
 
 def listed(names: Iterable[object]) -> str:

@@ -22,8 +22,8 @@ from _mistaken import Answers, Things
 from _mistakes import MISTAKES, create, encoded
 
 import xzarr3
-from xzarr3.dtypes import data_type_registry
 from xzarr3.errors import FULL_TRACEBACK
+from xzarr3.extensions import forget
 
 MOST_FRAMES = 4
 """How many frames may follow the user's own line."""
@@ -121,7 +121,7 @@ def test_missing_extra(
 ) -> None:
     for module in modules:
         monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setattr(data_type_registry, "_found", {})  # An earlier test may have used the data type.
+    forget()  # An earlier test may have used the data type.
     error = made(use)
     assert isinstance(error, xzarr3.Xzarr3Error)
     assert f"pip install 'xzarr3[{extra}]'" in str(error)

@@ -211,11 +211,11 @@ class CodecChain:
         floor = None if alone is None else alone.direct_from
         large = floor is not None and self._exact is not None and self._exact >= floor
         self._direct = alone if large and self.stored_dtype == self.spec.dtype else None
-
-    @property
-    def shard(self) -> Shard | None:
+        is_bare = not self._filters and not self._compressors
+        self.shard: Shard | None = self._shard if is_bare else None
         """The shard layout, if byte ranges of the stored unit are inner chunks of the array; else None."""
-        return None if self._filters or self._compressors else self._shard
+        self.is_plain: bool = is_bare and self.stored_dtype is not None
+        """Whether the stored unit holds just the elements, so that any byte range can be read alone."""
 
     @property
     def chunk_nbytes(self) -> int:
@@ -241,11 +241,6 @@ class CodecChain:
     def largest_stored(self) -> int:
         """Most bytes that a stored unit may have; leaves room for encoders that compress badly."""
         return 2 * self.max_encoded_size + _SLACK
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the stored unit holds just the elements, so that any byte range can be read alone."""
-        return self.stored_dtype is not None and not (self._filters or self._compressors)
 
     @property
     def encoded_size(self) -> int | None:

@@ -34,9 +34,7 @@ from xzarr3.errors import (
     listed,
     some,
 )
-from xzarr3.extensions import forget
-
-_REMEMBERED = 1024  # most cached matches
+from xzarr3.extensions import forget, json_key, remembered
 
 
 class DataTypeRegistry:
@@ -59,7 +57,6 @@ class DataTypeRegistry:
 
     def __init__(self) -> None:
         self.contents: dict[str, type[ZDType]] = {}
-        self._found: dict[object, ZDType] = {}
 
     @overload
     def register(self, key: type[ZDType]) -> type[ZDType]: ...
@@ -93,14 +90,12 @@ class DataTypeRegistry:
             if earlier is not None and earlier is not cls:
                 self._forget(earlier)
             self.contents[name] = cls
-        self._found.clear()
         forget()
         return cls
 
     def unregister(self, key: str) -> None:
         """Remove a data type and all its names."""
         self._forget(self.contents[key])
-        self._found.clear()
         forget()
 
     def _forget(self, cls: type[ZDType]) -> None:
@@ -128,7 +123,7 @@ class DataTypeRegistry:
         # may be in a field, so structured dtypes are not used as cache keys.
         if dtype.names is not None:
             return self._match_dtype(dtype)
-        return self._remembered(dtype, lambda: self._match_dtype(dtype))
+        return remembered((self, dtype), lambda: self._match_dtype(dtype))
 
     def _match_dtype(self, dtype: np.dtype[Any]) -> ZDType:
         if dtype.kind == "O":
@@ -166,10 +161,10 @@ class DataTypeRegistry:
             raise UnknownExtensionError(
                 "data types nested too deeply", accepted=f"fewer than {MAX_DEPTH} structs within each other"
             )
-        key = (zarr_format, _frozen(data))
+        key = (self, zarr_format, json_key(data))
         if spelling.numpy_names:
-            return self._remembered(key, lambda: self._match_v2(data))
-        return self._remembered(key, lambda: self._match_v3(data, zarr_format))
+            return remembered(key, lambda: self._match_v2(data))
+        return remembered(key, lambda: self._match_v3(data, zarr_format))
 
     def _match_v3(self, data: DTypeJSON, zarr_format: ZarrFormat) -> ZDType:
         spec = split_v3(data)
@@ -269,23 +264,11 @@ class DataTypeRegistry:
             advice="name the data type in full",
         )
 
-    def _remembered(self, key: object, match: Callable[[], ZDType]) -> ZDType:
-        """The cached data type for ``key``, or the result of ``match``."""
-        try:
-            found = self._found.get(key)
-        except TypeError:  # not hashable, so not JSON; match reports what is wrong
-            return match()
-        if found is None:
-            found = match()
-            if len(self._found) >= _REMEMBERED:
-                self._found.clear()
-            self._found[key] = found
-        return found
-
     def parse(self, spec: object, zarr_format: ZarrFormat) -> ZDType:
         """See :func:`parse_dtype`."""
         if isinstance(spec, str):
-            return self._remembered(("text", zarr_format, spec), lambda: self._parse_text(spec, zarr_format))
+            key = (self, "text", zarr_format, spec)
+            return remembered(key, lambda: self._parse_text(spec, zarr_format))
         if isinstance(spec, Mapping):
             numpy_names = spelling_of(zarr_format).numpy_names
             if numpy_names and "object_codec_id" in spec:
@@ -342,17 +325,6 @@ def _claims(cls: type[ZDType], dtype: np.dtype[Any]) -> bool:
         return cls._check_native_dtype(dtype)
     except FOREIGN_ERRORS:
         return False
-
-
-def _frozen(data: object) -> object:
-    """JSON as a hashable value. Only the same JSON compares equal; 1, 1.0 and true differ."""
-    if isinstance(data, str):
-        return data
-    if isinstance(data, Mapping):
-        return "{}", tuple((key, _frozen(value)) for key, value in data.items())
-    if isinstance(data, (list, tuple)):
-        return "[]", tuple(_frozen(value) for value in data)
-    return type(data), data
 
 
 def _tupled(spec: object, room: int = 32) -> object:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -48,11 +48,13 @@ class DocumentKey(NamedTuple):
     kind: Literal["array", "group", "node", "other"]
 
 
-@dataclass(frozen=True, slots=True)
 class Keys(ABC):
     """The keys of a node in a store: of its documents and chunks, and of the nodes below it."""
 
-    path: str
+    __slots__ = ("path",)
+
+    def __init__(self, path: str) -> None:
+        self.path = path
 
     one_document: ClassVar[bool] = True
     """Whether one document describes a node completely."""
@@ -136,6 +138,12 @@ class Format(ABC):
 
     filter_kinds: ClassVar[type[Codec] | tuple[type[Codec], ...]] = ArrayArrayCodec
     """The kinds of codecs that filters may be."""
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and vars(other) == vars(self)
+
+    def __hash__(self) -> int:
+        return hash(type(self))
 
     # Keys
 

@@ -6,9 +6,10 @@ Specification: Zarr v3 core, "Metadata". Consolidated metadata have the form of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from dataclasses import field as dataclass_field
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, cast
+
+import msgspec
 
 from xzarr3 import fields
 from xzarr3._types import JSON
@@ -25,7 +26,7 @@ from xzarr3.extensions import (
     remembered,
     unknown_fields,
 )
-from xzarr3.fields import Meta, fields_of
+from xzarr3.fields import Meta
 from xzarr3.formats.base import (
     Document,
     DocumentKey,
@@ -47,8 +48,7 @@ _EARLY_STRUCT = "structured"
 _Extension = Annotated[str | dict[str, Any], Meta(description=EXTENSION)]
 
 
-@dataclass(frozen=True)
-class _ArrayDocument:
+class _ArrayDocument(msgspec.Struct, frozen=True):
     zarr_format: Literal[3]
     node_type: Literal["array"]
     shape: list[int]
@@ -57,29 +57,27 @@ class _ArrayDocument:
     chunk_key_encoding: _Extension
     fill_value: Annotated[Any, Meta(description="a value of the data type")]
     codecs: list[_Extension]
-    attributes: dict[str, Any] = dataclass_field(default_factory=dict)
+    attributes: dict[str, Any] = msgspec.field(default_factory=dict)
     dimension_names: list[str | None] | None = None
-    storage_transformers: list[_Extension] = dataclass_field(default_factory=list)
+    storage_transformers: list[_Extension] = msgspec.field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class _GroupDocument:
+class _GroupDocument(msgspec.Struct, frozen=True):
     zarr_format: Literal[3]
     node_type: Literal["group"]
-    attributes: dict[str, Any] = dataclass_field(default_factory=dict)
+    attributes: dict[str, Any] = msgspec.field(default_factory=dict)
     consolidated_metadata: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True)
-class _Consolidated:
+class _Consolidated(msgspec.Struct, frozen=True):
     kind: Literal["inline"]
     metadata: Annotated[dict[str, dict[str, Any]], Meta(description="an object of documents by path")]
     must_understand: Literal[False] = False
 
 
 _LONG = 4096  # Bytes of a document; the metadata of longer ones are not kept.
-_ARRAY_FIELDS = frozenset(each.name for each in fields_of(_ArrayDocument))
-_GROUP_FIELDS = frozenset(each.name for each in fields_of(_GroupDocument))
+_ARRAY_FIELDS = frozenset(_ArrayDocument.__struct_fields__)
+_GROUP_FIELDS = frozenset(_GroupDocument.__struct_fields__)
 
 
 def parse(document: Mapping[str, Any], path: str = "") -> NodeMetadata:
@@ -302,7 +300,6 @@ class V3Keys(Keys):
         return set(), {name for name in names if not name.startswith("__zarr")}
 
 
-@dataclass(frozen=True)
 class V3Format(Format):
     """Zarr version 3."""
 

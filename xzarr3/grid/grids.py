@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
+import msgspec
+
 from xzarr3._types import JSON
 from xzarr3.errors import MetadataError, UnknownExtensionError
 from xzarr3.fields import Meta, read
@@ -25,8 +27,7 @@ ChunkLengths: TypeAlias = tuple[int, ...] | tuple[tuple[int, ...], ...]
 _CHUNKS = "for each dimension an integer, or a list of integers and pairs [length, count]"
 
 
-@dataclass(frozen=True)
-class _Regular:
+class _Regular(msgspec.Struct, frozen=True):
     """The configuration of a regular grid."""
 
     chunk_shape: Annotated[
@@ -34,8 +35,7 @@ class _Regular:
     ]
 
 
-@dataclass(frozen=True)
-class _Rectilinear:
+class _Rectilinear(msgspec.Struct, frozen=True):
     """The configuration of a rectilinear grid; each dimension is read by :func:`axis_from`."""
 
     kind: Literal["inline"]
@@ -179,14 +179,6 @@ class RegularGrid(Grid):
     @cached_property
     def axes(self) -> tuple[Steps | Edges, ...]:
         return tuple(map(Steps, self.chunk_shape))
-
-    @property
-    def is_regular(self) -> bool:
-        return True
-
-    @property
-    def largest(self) -> tuple[int, ...]:
-        return self.chunk_shape
 
     def configuration(self) -> dict[str, JSON]:
         return {"chunk_shape": list(self.chunk_shape)}

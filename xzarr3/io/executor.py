@@ -195,7 +195,10 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
             return 0
         from xzarr3.io.native_read import native_read  # imports the libraries of the codecs
 
-        units, number, missing = self._left(plan, native_read(self, plan, out), threads, absent)
+        native = native_read(self, plan, out)
+        units, number, missing = plan.batches(), plan.number, 0
+        if native is not None:
+            units, number, missing = self._left(plan, native, threads, absent)
         if not number:
             return missing
         return missing + self._share(
@@ -229,7 +232,7 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
     def _left(
         self,
         plan: ReadPlan,
-        native: NativeRead | NativeWrite | None,
+        native: NativeRead | NativeWrite,
         threads: int | None,
         absent: list[tuple[int, ...]] | None = None,
     ) -> tuple[Iterator[Batch], int, int]:
@@ -241,9 +244,8 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
             The units that are left, their number, and the number of those that native code found absent.
         """
         left = None
-        if native is not None:
-            with contextlib.suppress(MemoryError):  # Python takes less.
-                left = native.run(threads or available_threads())
+        with contextlib.suppress(MemoryError):  # Python takes less.
+            left = native.run(threads or available_threads())
         if left is None:
             return plan.batches(), plan.number, 0
         if absent is not None:
@@ -298,7 +300,9 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         from xzarr3.io.native_write import NativeWrite
 
         native = None if fields else NativeWrite.of(self, plan, source, keep_empty=keep_empty)
-        units, number, _ = self._left(plan, native, threads)
+        units, number = plan.batches(), plan.number
+        if native is not None:
+            units, number, _ = self._left(plan, native, threads)
         if number:
             writer = UnitWriter(self, plan.addressing, keep_empty, fields)
             most = self.threads(plan, threads, writes=True)

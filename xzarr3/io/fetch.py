@@ -15,11 +15,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -46,8 +46,7 @@ _FREE = 2**20  # Bytes; reads that move no more are not bounded.
 _LARGEST = np.iinfo(np.intp).max
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(msgspec.Struct, frozen=True):
     """The cost of requests and bytes at a store.
 
     Parameters
@@ -78,7 +77,7 @@ class Price:
         if store.folder is None:
             return price
         is_plain = (chain if chain.shard is None else chain.shard.inner).is_plain
-        return replace(price, block=0 if is_plain else AHEAD)
+        return msgspec.structs.replace(price, block=0 if is_plain else AHEAD)
 
     def allows(self, moved: int, wanted: int) -> bool:
         """Whether ``moved`` bytes may be moved for ``wanted`` bytes."""

@@ -192,7 +192,7 @@ def _has_many_ranges(plan: ReadPlan) -> bool:
         most = math.prod(plan.buffer_shape[:-1]) * len(plan.parts[-1])
     if most < MANY or not plan.chain_of(plan.grid.largest).is_plain:
         return False
-    if not isinstance(plan.selection, Points) and all(along[0].whole for along in plan.parts):
+    if not isinstance(plan.selection, Points) and False not in [along[0].whole for along in plan.parts]:
         return False
     chain, units = next(plan.batches())
     unit = next(iter(units))

@@ -254,7 +254,7 @@ class _Part:
         """Put values into the chunk of a file; returns what became of it."""
         packed, first = self._packed, self._first
         self._path.value = path
-        self._box[:-1] = [*(each.start for each in inner), *values.shape, *values.strides]
+        self._box[:-1] = [*[each.start for each in inner], *values.shape, *values.strides]
         packed[first + 2], packed[first + 6], packed[first + 11] = len(path), late, values.ctypes.data
         packed[first + 14] = keep_empty
         return self._call.write_again(packed)
@@ -307,7 +307,7 @@ class PartWrite:
         part = _parts.of(chain, self._engine.fill)
         if part is None or values.dtype != chain.spec.dtype or values.ndim != len(inner):
             return False
-        if not all(type(each) is slice and each.step in (None, 1) for each in inner):
+        if [each for each in inner if type(each) is not slice or each.step not in (None, 1)]:
             return False
         self._store.check_writable()
         try:

@@ -137,7 +137,7 @@ class ReadPlan(msgspec.Struct, frozen=True, eq=False, dict=True):
 
     def hand_over(self, buffer: AnyArray, out: AnyArray) -> None:
         """Copy the buffer into the result, unless it is a view of the result."""
-        if np.may_share_memory(buffer, out):
+        if buffer is out or np.may_share_memory(buffer, out):
             return
         view = self.aligned(out)
         if not isinstance(self.selection, Points):

@@ -140,7 +140,8 @@ class UnitReader(msgspec.Struct, eq=False, dict=True):
         """Read a chunk that is in no shard; returns whether it is stored."""
         into = self._scratch
         if self._is_plain:
-            asked = self._table.requests(inner)
+            is_whole = self._slices and inner == chain.everything
+            asked = None if is_whole else self._table.requests(inner)
             if asked is not None:
                 return steady(partial(self._parts, chain, key, asked, place))
             if self._slices and self._is_memory_of(chain, place, chain.spec.nbytes):

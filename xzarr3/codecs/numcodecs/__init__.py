@@ -10,8 +10,9 @@ Specification: Zarr v2, "Arrays", ``compressor`` and ``filters``; the documentat
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
+
+import msgspec
 
 from xzarr3 import fields
 from xzarr3._types import JSON
@@ -29,13 +30,11 @@ _REFUSED = {
 _SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 
 
-@dataclass(frozen=True)
-class _Gzip:
+class _Gzip(msgspec.Struct, frozen=True):
     level: Annotated[int, Meta(ge=-1, le=9)] = 1
 
 
-@dataclass(frozen=True)
-class _Blosc:
+class _Blosc(msgspec.Struct, frozen=True):
     cname: str = "lz4"
     clevel: int = 5
     shuffle: Annotated[int, Meta(ge=-1, le=2)] = 1
@@ -43,8 +42,7 @@ class _Blosc:
     typesize: int | None = None
 
 
-@dataclass(frozen=True)
-class _Crc32c:
+class _Crc32c(msgspec.Struct, frozen=True):
     location: Literal["start", "end"] = "end"
 
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+import msgspec
+
 from xzarr3.codecs.base import ArrayBytesCodec
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import MetadataError, UnknownExtensionError, located
@@ -33,24 +35,25 @@ _VERSION = re.compile(r"https?://purl\.org/zarr/spec/(?:protocol/)?core/([0-9]{1
 _ENCODING = f'{{"type": "json", "metadata_key_suffix": "{_SUFFIX}"}}'
 
 
-@dataclass(frozen=True)
-class _Entry:
+class _Entry(msgspec.Struct, frozen=True):
     zarr_format: str
     metadata_encoding: Annotated[Any, Meta(description=_ENCODING)]
     extensions: Annotated[list[Any], Meta(description="an array of extensions")]
 
 
-@dataclass(frozen=True)
-class _Encoding:
+class _Encoding(msgspec.Struct, frozen=True):
     type: Literal["json"]
     metadata_key_suffix: Any = _SUFFIX
 
 
-@dataclass(frozen=True, slots=True)
 class DraftKeys(Keys):
     """Keys in the draft: documents below ``meta/``, chunks below ``data/``."""
 
-    suffix: str
+    __slots__ = ("suffix",)
+
+    def __init__(self, path: str, suffix: str) -> None:
+        super().__init__(path)
+        self.suffix = suffix
 
     @property
     def documents(self) -> tuple[str, ...]:

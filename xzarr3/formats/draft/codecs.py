@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from dataclasses import field as dataclass_field
+from dataclasses import replace
 from typing import Annotated, Any, Literal, cast
+
+import msgspec
 
 from xzarr3 import fields
 from xzarr3._types import JSON
@@ -28,8 +29,7 @@ from xzarr3.grid import RegularGrid
 from xzarr3.model.metadata import ArrayMetadata
 
 
-@dataclass(frozen=True)
-class _ChunkGrid:
+class _ChunkGrid(msgspec.Struct, frozen=True):
     type: Literal["regular"]
     chunk_shape: list[int]
     separator: Literal["/", "."] = "/"
@@ -63,32 +63,27 @@ def _codec(item: object, ndim: int, field: str) -> Codec:
         return _CODEC_OF[match[1]](found.configuration, ndim)
 
 
-@dataclass(frozen=True)
-class _Codec:
+class _Codec(msgspec.Struct, frozen=True):
     type: URI
-    configuration: dict[str, Any] = dataclass_field(default_factory=dict)
+    configuration: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _Gzip:
+class _Gzip(msgspec.Struct, frozen=True):
     level: Annotated[int, Meta(ge=0, le=9)] = 5  # decoding needs no level
 
 
-@dataclass(frozen=True)
-class _Blosc:
+class _Blosc(msgspec.Struct, frozen=True):
     clevel: Annotated[int, Meta(ge=0, le=9)]
     cname: CName = "lz4"
     shuffle: Annotated[int, Meta(ge=-1, le=2)] = 1
     blocksize: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
 
 
-@dataclass(frozen=True)
-class _Endian:
+class _Endian(msgspec.Struct, frozen=True):
     endian: Literal["little", "big"]
 
 
-@dataclass(frozen=True)
-class _Transpose:
+class _Transpose(msgspec.Struct, frozen=True):
     order: Annotated[
         Literal["C", "F"] | tuple[int, ...], Meta(description="'C', 'F', or each dimension once")
     ]
@@ -195,15 +190,13 @@ def _codec_to_json(codec: Codec, meta: ArrayMetadata, refuse: Refuse) -> list[JS
 _SHARDING = "https://purl.org/zarr/spec/storage_transformers/sharding/1.0"
 
 
-@dataclass(frozen=True)
-class _Transformer:
+class _Transformer(msgspec.Struct, frozen=True):
     extension: URI
     type: Annotated[Any, Meta(description="what the extension defines")]
-    configuration: Any = dataclass_field(default_factory=dict)
+    configuration: Any = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _Shards:
+class _Shards(msgspec.Struct, frozen=True):
     chunks_per_shard: Annotated[
         list[Annotated[int, Meta(ge=1, le=2**31 - 1)]], Meta(description="an array of integers of at least 1")
     ]

@@ -6,8 +6,9 @@ Specification: Zarr v3 core, editor's draft of 25 May 2022, "Metadata", "Extensi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias, TypeVar
+
+import msgspec
 
 from xzarr3 import fields
 from xzarr3._types import JSON
@@ -22,8 +23,7 @@ Refuse: TypeAlias = Callable[[str, object, str], MetadataError]
 URI = Annotated[str, Meta(description="a URI")]
 
 
-@dataclass(frozen=True)
-class ArrayDocument:
+class ArrayDocument(msgspec.Struct, frozen=True):
     """The document of an array."""
 
     shape: list[int]
@@ -33,24 +33,22 @@ class ArrayDocument:
     extensions: Annotated[list[Any], Meta(description="an array of extensions")]
     attributes: dict[str, Any]
     chunk_memory_layout: Any = None
-    codecs: Annotated[list[Any], Meta(description="an array of codecs")] = field(default_factory=list)
-    storage_transformers: Annotated[list[Any], Meta(description="an array of storage transformers")] = field(
-        default_factory=list
+    codecs: Annotated[list[Any], Meta(description="an array of codecs")] = msgspec.field(default_factory=list)
+    storage_transformers: Annotated[list[Any], Meta(description="an array of storage transformers")] = (
+        msgspec.field(default_factory=list)
     )
     dimension_names: Annotated[list[str | None], Meta(description="a string or null for each dimension")] = (
         None  # type: ignore[assignment]  # for a document without the field; null is no value
     )
 
 
-@dataclass(frozen=True)
-class GroupDocument:
+class GroupDocument(msgspec.Struct, frozen=True):
     """The document of a group."""
 
     attributes: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class _Extension:
+class _Extension(msgspec.Struct, frozen=True):
     extension: URI
     must_understand: bool
     configuration: Any = None
@@ -59,12 +57,12 @@ class _Extension:
 def read(
     cls: type[_Read], value: object, within: str = "", *, lenient: bool = False
 ) -> tuple[_Read, dict[str, JSON]]:
-    """A JSON object as an instance of a dataclass, and its members that the dataclass lacks.
+    """A JSON object as an instance of a struct, and its members that the struct lacks.
 
     Parameters
     ----------
     cls : type
-        A dataclass.
+        A struct.
     value : object
         The value to read.
     within : str

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from xzarr3._types import JSON
@@ -104,8 +105,7 @@ def _extension_type(uri: str, name: object) -> Named | None:
     return Named(data_type, "big" if time[1] == ">" else "little", core=False)
 
 
-@dataclass(frozen=True)
-class _ExtensionType:
+class _ExtensionType(msgspec.Struct, frozen=True):
     extension: URI
     type: Annotated[Any, Meta(description="what the extension defines")]
     fallback: Any = None

@@ -8,7 +8,7 @@ netCDF-C (NCZarr). All other attributes and fields of NCZarr are kept unchanged.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 from xzarr3._types import JSON
@@ -75,7 +75,6 @@ class V2Keys(Keys):
         return tuple(node_prefix(self.path) + name for name in names)
 
 
-@dataclass(frozen=True)
 class V2Format(Format):
     """Zarr version 2."""
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
+import msgspec
 import numpy as np
 
 from xzarr3 import fields
 from xzarr3._types import Scalar
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import MetadataError
-from xzarr3.fields import Meta, fields_of
+from xzarr3.fields import Meta
 from xzarr3.formats.base import (
     Document,
     check_path_below,
@@ -36,8 +37,7 @@ from xzarr3.model.chunk_keys import ChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata, check_shape
 
 
-@dataclass(frozen=True)
-class _ArrayDocument:
+class _ArrayDocument(msgspec.Struct, frozen=True):
     zarr_format: int
     shape: list[int]
     chunks: list[int]
@@ -49,7 +49,7 @@ class _ArrayDocument:
     dimension_separator: Literal[".", "/"] = "."
 
 
-_FIELDS = frozenset(each.name for each in fields_of(_ArrayDocument))
+_FIELDS = frozenset(_ArrayDocument.__struct_fields__)
 
 
 def parse(held: Mapping[str, Document], path: str = "") -> NodeMetadata:
