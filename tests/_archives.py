@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents
+from _killed import opened
 
 import xzarr3
 from xzarr3.copying import rolling
@@ -26,6 +27,30 @@ def months() -> xr.Dataset:
         {"time": TIMES, "lat": np.arange(5.0) * 2},
         {"title": "all"},
     )
+
+
+def first(number: int) -> xr.Dataset:
+    return months().isel(time=slice(number))
+
+
+def archive(way: str, store: Any, number: int, chunk: Any = 12, **options: Any) -> None:
+    """Store all months, of which so many can be dropped; or what follows so many, which can be put before."""
+    begin = 0 if way == "drop" else number
+    units = {"units": f"days since {TIMES[begin]:%Y-%m-%d}", "dtype": "int32"}
+    encoding = {"t2m": {"chunks": (chunk, 2)}, "time": units}
+    xzarr3.to_zarr(months().isel(time=slice(begin, None)), store, encoding=encoding, **options)
+
+
+def roll(way: str, store: Any, number: int, block: int | None = None) -> xzarr3.Group:
+    """Drop so many months, or put them before the others: from memory, or in blocks of dask."""
+    if way == "drop":
+        return xzarr3.drop(store, time=slice(None, TIMES[number - 1]))
+    given = first(number) if block is None else first(number).chunk(time=block, lat=3)
+    return xzarr3.to_zarr(given, store, prepend_dim="time")
+
+
+def read(store: Any, **options: Any) -> xr.Dataset:
+    return opened(store, chunks=None, **options).load()
 
 
 def store_of(kind: str, folder: Path) -> Any:

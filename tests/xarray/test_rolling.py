@@ -1,0 +1,351 @@
+"""Archives that roll: steps are dropped from their begin, or put before it; killed, disturbed and misused."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import random
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import xarray as xr
+from _archives import TIMES, archive, disturb, first, months, read, roll, store_of, values
+from _conformance import contents
+from _killed import MortalStore, forget_process, killed_everywhere, left, opened
+from _processes import killed_at_call
+from _slow import slow
+from _waiting import WaitingStore
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import xzarr3
+from xzarr3 import ArgumentError, ChangedError, ConflictError, to_zarr
+
+WAYS = pytest.mark.parametrize("way", ["drop", "prepend"])
+
+
+def rest(way: str, number: int) -> xr.Dataset:
+    """What an archive holds when it has been rolled by so many months."""
+    return months().isel(time=slice(number if way == "drop" else 0, None))
+
+
+@pytest.mark.parametrize("kind", ["memory", "directory"])
+@pytest.mark.parametrize("zarr_format", [3, slow(2), slow("3-draft")])
+@pytest.mark.parametrize(("chunk", "number"), [(12, 24), (12, 17), slow(7, 1), slow(48, 47)])
+@pytest.mark.parametrize(("way", "block"), [("drop", None), ("prepend", None), ("prepend", 5)])
+def test_it_is_as_if_it_had_been_written_at_once(
+    way: str, block: int | None, kind: str, zarr_format: Any, chunk: int, number: int, tmp_path: Path
+) -> None:
+    store = store_of(kind, tmp_path)
+    archive(way, store, number, chunk, zarr_format=zarr_format)
+    group = roll(way, store, number, block)
+    after = read(store)
+    xr.testing.assert_identical(after, rest(way, number))
+    assert group["t2m"].shape == after.t2m.shape
+    assert after.t2m.encoding["chunks"] == (chunk, 2)
+    begin = TIMES[0 if way == "drop" else number]
+    assert after.time.encoding["units"] == f"days since {begin:%Y-%m-%d}"
+    assert xzarr3.check(store).ok
+    assert left(store) == []
+    if zarr_format != "3-draft" and kind == "directory":
+        xr.testing.assert_identical(xr.open_zarr(store.root, chunks=None).load(), after)
+
+
+@WAYS
+def test_whole_chunks_are_neither_decoded_nor_copied(way: str, tmp_path: Path) -> None:
+    archive(way, tmp_path / "a", 24)
+    chunks = tmp_path / "a/t2m/c"
+    before, after = ((2, 3), (0, 1)) if way == "drop" else ((0, 1), (2, 3))
+    inodes = [(chunks / f"{at}/0").stat().st_ino for at in before]
+    with xzarr3.trace() as trace:
+        roll(way, tmp_path / "a", 24)
+    assert not trace.arrays.get("/t2m", {}).get("chunks_decoded")
+    assert [(chunks / f"{at}/0").stat().st_ino for at in after] == inodes
+    assert sorted(path.name for path in chunks.iterdir()) == [*"0123"][: 2 if way == "drop" else 4]
+    assert {path.stat().st_nlink for path in chunks.glob("*/*")} == {1}
+    xr.testing.assert_identical(read(tmp_path / "a"), rest(way, 24))
+
+
+def drawn_chunks(data: Any, size: int) -> dict[str, Any]:
+    """Chunks of an array of this length and of width 4, of one length or of several; maybe shards."""
+    inner = data.draw(st.integers(1, 5))
+    options: dict[str, Any] = {"chunks": (inner, 2)}
+    is_sharded, has_lengths = data.draw(st.booleans()), data.draw(st.booleans())
+    along: Any = inner * data.draw(st.integers(1, 4))
+    if has_lengths:
+        along = [inner * each for each in data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))]
+        along += [inner * (size // inner + 1)] if sum(along) < size else []
+    if is_sharded:
+        options["shards"] = (along, 4)
+    elif has_lengths:
+        options["chunks"] = (along, 2)
+    return options
+
+
+@WAYS
+@given(data=st.data())
+@settings(max_examples=100)
+def test_arrays_of_any_chunks_are_those_of_numpy(way: str, data: Any) -> None:
+    size, number = data.draw(st.integers(1, 25)), data.draw(st.integers(1, 25))
+    rng = np.random.default_rng(size)
+    store = xzarr3.MemoryStore()
+    xzarr3.create_group(store)
+    expected, new = {}, {}
+    for name in ("a", "b")[: data.draw(st.integers(1, 2))]:
+        whole = rng.integers(0, 2, (number + size, 4)) * np.arange(1, 5)
+        stored, expected[name] = (whole, whole[number:]) if way == "drop" else (whole[number:], whole)
+        options, dims = drawn_chunks(data, len(stored)), ("t", "x")
+        if data.draw(st.booleans()):
+            options, dims = {key: each[::-1] for key, each in options.items()}, ("x", "t")
+            stored, expected[name] = stored.T, expected[name].T
+        xzarr3.create_array(store, name, data=stored, dimension_names=dims, fill_value=0, **options)
+        block = data.draw(st.integers(0, 6))
+        new[name] = ("t", "x"), da.from_array(whole[:number], chunks=(block, 3)) if block else whole[:number]
+    xzarr3.create_array(store, "other", data=np.arange(5), dimension_names=("y",))
+    group = (
+        xzarr3.drop(store, t=slice(None, number))
+        if way == "drop"
+        else to_zarr(xr.Dataset(new), store, prepend_dim="t")
+    )
+    for name, found in expected.items():
+        np.testing.assert_array_equal(group[name][...], found)
+        array = xzarr3.open_array(store, name, mode="r+")
+        array.resize(tuple(2 * n for n in found.shape))  # What lies beyond the end is the fill value.
+        np.testing.assert_array_equal(array[tuple(map(slice, found.shape))], found)
+        assert array[...].sum() == found.sum()
+    np.testing.assert_array_equal(group["other"][...], np.arange(5))
+    assert xzarr3.check(store, decode="all").ok
+
+
+# Killed
+
+
+@WAYS
+def test_killed_at_every_change_it_is_old_or_new_and_the_same_call_goes_on(way: str) -> None:
+    begun, new = MortalStore(), xzarr3.MemoryStore()
+    archive(way, begun, 17, 8)
+    archive(way, new, 17, 8)
+    roll(way, new, 17)
+    states = set()
+    for store, killed in killed_everywhere(begun, lambda store: roll(way, store, 17)):
+        if killed:
+            forget_process()
+            try:
+                found = read(store)
+            except xzarr3.Xzarr3Error as error:
+                states.add(type(error).__name__)
+            else:
+                states.add(found.sizes["time"])
+                xr.testing.assert_identical(found, months().isel(time=slice(48 - found.sizes["time"], None)))
+            if way == "drop":
+                roll(way, store, 17)
+            else:
+                with contextlib.suppress(ArgumentError):  # It is there already.
+                    roll(way, store, 17)
+                with pytest.raises(ArgumentError, match="would be there twice"):
+                    roll(way, store, 17)
+                xzarr3.drop(
+                    store, time=slice(None, "2000")
+                )  # Drops nothing, and takes the leases of lengths.
+        assert values(store) == values(new)
+        assert left(store) == []
+    assert {48, 31} <= states
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@WAYS
+def test_killed_at_random_points_in_a_directory(way: str, tmp_path: Path) -> None:
+    archive(way, tmp_path / "whole", 17, 8)
+    calls = killed_at_call(-1, lambda: roll(way, tmp_path / "whole", 17))
+    whole, chosen = values(xzarr3.LocalStore(tmp_path / "whole")), random.Random(3)
+    for number in range(14):
+        target = tmp_path / str(number)
+        archive(way, target, 17, 8)
+        killed_at_call(chosen.randrange(calls // 3, calls), lambda target=target: roll(way, target, 17))
+        found = read(target)
+        assert found.sizes["time"] in (48, 31)
+        xr.testing.assert_identical(found, months().isel(time=slice(48 - found.sizes["time"], None)))
+        with contextlib.suppress(ArgumentError) if way == "prepend" else contextlib.nullcontext():
+            roll(way, target, 17)
+        assert values(xzarr3.LocalStore(target)) == whole
+        assert left(xzarr3.LocalStore(target)) == []
+
+
+# Other writers and readers
+
+
+@pytest.mark.parametrize("kind", ["memory", "directory"])
+@WAYS
+def test_values_set_meanwhile_are_not_lost(
+    way: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_of(kind, tmp_path)
+    archive(way, store, 24)
+    before = read(store).sizes
+
+    def change() -> None:
+        xzarr3.open_array(store, "t2m", mode="r+")[-4, 0] = 99.0
+
+    disturb(monkeypatch, change)
+    with pytest.raises(ConflictError, match="another writer has changed"):
+        roll(way, store, 24)
+    monkeypatch.undo()
+    assert opened(store).sizes == before
+    assert opened(store).t2m[-4, 0] == 99.0
+    roll(way, store, 24)
+    assert opened(store).sizes == rest(way, 24).sizes
+    assert opened(store).t2m[-4, 0] == 99.0
+    assert left(store) == []
+
+
+@pytest.mark.parametrize("kind", ["memory", "directory"])
+@pytest.mark.parametrize(
+    ("way", "other"), [("drop", "append_dim"), ("prepend", "append_dim"), ("prepend", "prepend_dim")]
+)
+def test_another_append_meanwhile_raises_and_loses_nothing(
+    way: str, other: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_of(kind, tmp_path).with_traits(conflict_deadline=0.2)
+    archive(way, store, 24)
+    times = xr.date_range("2023-01-01" if other == "append_dim" else "2018-11-01", periods=2, freq="MS")
+    more, raised = first(2).assign_coords(time=times), []
+
+    def append() -> None:
+        try:
+            to_zarr(more, store, **{other: "time"})
+        except xzarr3.Xzarr3Error as error:
+            raised.append(error)
+
+    disturb(monkeypatch, append)
+    roll(way, store, 24)
+    monkeypatch.undo()
+    assert len(raised) == 1
+    to_zarr(more, store, **{other: "time"})
+    expected = [rest(way, 24), more] if other == "append_dim" else [more, rest(way, 24)]
+    xr.testing.assert_identical(read(store), xr.concat(expected, "time", data_vars="minimal"))
+
+
+@pytest.mark.parametrize("kind", ["memory", "directory", "waiting"])
+@pytest.mark.parametrize("zarr_format", [3, slow(2), slow("3-draft")])
+@WAYS
+def test_what_was_opened_before_does_not_take_old_indices_for_new_ones(
+    way: str, kind: str, zarr_format: Any, tmp_path: Path
+) -> None:
+    """An append gives the arrays that were cut their old length again, as in an archive that rolls."""
+    store = WaitingStore() if kind == "waiting" else store_of(kind, tmp_path)
+    archive(way, store, 12, zarr_format=zarr_format)
+    lazy, tasks = opened(store, chunks=None), opened(store, chunks={})
+    array = xzarr3.open_array(store, "t2m", mode="r+")
+    unpickled = pickle.loads(pickle.dumps(array))
+    roll(way, store, 12)
+    if way == "drop":
+        more = first(12).assign_coords(time=xr.date_range("2023-01-01", periods=12, freq="MS"))
+        to_zarr(more[["t2m"]], store, append_dim="time", consolidated=zarr_format != "3-draft")
+    now = read(store)
+    assert now.sizes["time"] == 48
+    said = "since it was opened.*dropped" if way == "drop" else "others were put before"
+    for use in (
+        lambda: lazy.t2m[0].load(),
+        lambda: tasks.t2m.compute(scheduler="sync"),
+        lambda: array[:],
+        lambda: array[0, 0],
+        lambda: unpickled[0, 0],
+        lambda: array.__setitem__(0, 1),
+    ):
+        with pytest.raises(ChangedError, match=f"'/t2m'.*{said}.*open it again"):
+            use()
+    xr.testing.assert_identical(read(store), now)
+    xr.testing.assert_equal(lazy.area.load(), months().area)
+    if way == "drop":
+        array.append(np.zeros((1, 5)))
+        assert xzarr3.open_array(store, "t2m").shape == (49, 5)
+
+
+@pytest.mark.slow
+@WAYS
+def test_in_s3(way: str, s3_server: Any) -> None:
+    store = xzarr3.ObjectStore(f"s3://{s3_server.bucket()}/x", storage_options=s3_server.storage_options)
+    archive(way, store, 17)
+    roll(way, store, 17, 5)
+    xr.testing.assert_identical(read(store), rest(way, 17))
+    assert left(store) == []
+
+
+# Only what is dropped
+
+
+def test_a_number_that_was_dropped_before_a_kill_is_not_dropped_again() -> None:
+    begun = MortalStore()
+    xzarr3.create_group(begun)
+    xzarr3.create_array(begun, "a", data=np.arange(48), chunks=10, dimension_names=("x",))
+    lengths = []
+    for store, killed in killed_everywhere(begun, lambda store: xzarr3.drop(store, x=slice(None, 10))):
+        if killed:
+            forget_process()
+            with contextlib.suppress(ConflictError):
+                xzarr3.drop(store, x=slice(None, 10))
+            assert left(store) == []
+            lengths.append(xzarr3.open_array(store, "a").shape[0])
+    assert 38 in lengths
+    assert lengths.index(28) == len(lengths) - 1  # Nothing was left to do.
+
+
+def test_trees_bounds_and_consolidated_metadata(tmp_path: Path) -> None:
+    times = xr.date_range("2019-01-01", periods=6, freq="MS")
+    bounds = (("time", "nv"), np.array([times, times + np.timedelta64(1, "D")]).T)
+    top = xr.Dataset({"a": ("time", np.arange(6))}, {"time": ("time", times, {"bounds": "time_bnds"})})
+    tree = xr.DataTree.from_dict(
+        {"/": top.assign(time_bnds=bounds), "/low": xr.Dataset({"b": ("time", np.arange(6) * 2)})}
+    )
+    store = xzarr3.MemoryStore()
+    xzarr3.to_zarr(tree, store, consolidated=True)
+    xzarr3.drop(store, time=slice(None, "2019-04"))
+    found = xzarr3.open_datatree(store)
+    xr.testing.assert_identical(found.load(), tree.isel(time=slice(4, None)).load())
+    assert xzarr3.open_group(store).consolidated
+
+
+def test_what_is_absent_or_nothing() -> None:
+    store = xzarr3.MemoryStore()
+    archive("drop", store, 0)
+    keys = contents(store)
+    assert xzarr3.drop(store, time=slice(None, "2000"))["t2m"].shape == (48, 5)
+    assert contents(store) == keys
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        ({}, ArgumentError, "found 0 dimensions"),
+        ({"time": slice(None, "2019"), "lat": slice(None, 2)}, ArgumentError, "found 2 dimensions"),
+        ({"tme": slice(None, "2019")}, ArgumentError, "no dimension 'tme'.*did you mean 'time'"),
+        ({"time": "2019"}, xzarr3.ArgumentTypeError, "a slice with an end"),
+        ({"time": slice("2019", "2020")}, xzarr3.ArgumentTypeError, "a slice with an end"),
+        ({"time": slice(None, None, 2)}, xzarr3.ArgumentTypeError, "a slice with an end"),
+        ({"time": slice(None, "soon")}, ArgumentError, "does not select along the coordinate 'time'"),
+        ({"time": slice(None, "2030")}, ArgumentError, "cannot drop 48 of the 48"),
+        ({"nv": slice(None, "2")}, xzarr3.ArgumentTypeError, "no coordinate"),
+    ],
+)
+def test_misuse_names_what_is_accepted(given: Any, error: type[Exception], text: str) -> None:
+    store = xzarr3.MemoryStore()
+    archive("drop", store, 0)
+    xzarr3.create_array(store, "flags", data=np.zeros(3), dimension_names=("nv",))
+    keys = contents(store)
+    with pytest.raises(error, match=text):
+        xzarr3.drop(store, given)
+    assert contents(store) == keys
+
+
+def test_arrays_of_different_lengths_are_refused() -> None:
+    store = xzarr3.MemoryStore()
+    archive("drop", store, 0)
+    xzarr3.open_array(store, "t2m", mode="r+").resize((50, 5))
+    with pytest.raises((ConflictError, ValueError), match="length"):
+        xzarr3.drop(store, time=slice(None, "2019"))
