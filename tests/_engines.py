@@ -96,6 +96,15 @@ def contents(store: Any) -> dict[str, bytes]:
     return {key: bytes(store.get(key) or b"") for key in store.list()}
 
 
+def refused(store: Any, dataset: xr.Dataset, match: str, **options: Any) -> None:
+    """Writing a dataset, from memory or from dask, is an error that says this, and changes nothing."""
+    before = contents(store)
+    for each in (dataset, dataset.chunk(dict.fromkeys(dataset.sizes, 2))):
+        with pytest.raises(ValueError, match=match):
+            xzarr3.to_zarr(each, store, **options)
+        assert contents(store) == before
+
+
 class NotingStore(xzarr3.MemoryStore):
     """Notes the keys that are set and erased, and can be told to fail at the n-th change."""
 

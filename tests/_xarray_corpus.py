@@ -92,7 +92,7 @@ def curvilinear() -> xr.Dataset:
             "region": ((), np.int16(4)),
         },
     )
-    ds["tos"].encoding = {"chunks": (2, 5, 6), "shards": (6, 10, 12)}
+    ds["tos"].encoding = {"chunks": (2, 5, 6), "shards": (6, 10, 12), "coordinates": "lat lon"}
     ds["area"].encoding = {"chunks": (5, 24), "shards": (20, 24), "_FillValue": np.float64(1e20)}
     return ds
 
@@ -151,11 +151,3 @@ def written_alike(name: str, zarr_format: object) -> bool:
     from zarr.dtype import data_type_registry
 
     return name != "records" or zarr_format == 2 or "struct" in data_type_registry.contents
-
-
-def in_format(name: str, zarr_format: object) -> xr.Dataset:
-    """One of these with no more in its encoding than xarray's own engine takes for a format."""
-    dataset = {**CORPUS, **TEXTS}[name]()
-    for variable in dataset.variables.values() if zarr_format == 2 else ():
-        variable.encoding.pop("shards", None)
-    return dataset

@@ -77,18 +77,6 @@ def test_the_same_as_xarray_writes(tmp_path: Path, name: str, zarr_format: Any, 
     assert held == set(there)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
-def test_a_large_tree(tmp_path: Path, zarr_format: Any) -> None:
-    data = large_tree()
-    assert len(data.groups) == 80
-    xzarr3.to_zarr(data, tmp_path, zarr_format=zarr_format)
-    found = ours(tmp_path)
-    xr.testing.assert_identical(found, data)
-    if zarr_format != "3-draft":
-        xr.testing.assert_identical(found, theirs(tmp_path))
-
-
 def test_inherited_coordinates_are_written_where_they_belong(tmp_path: Path) -> None:
     for inherited in (False, True):
         path = tmp_path / str(inherited)
@@ -152,13 +140,16 @@ def test_only_the_root(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheduler", ["synchronous", "threads"])
-def test_compute_later(tmp_path: Path, scheduler: str) -> None:
-    later = xzarr3.to_zarr(mixed_tree().chunk(), tmp_path / "a", compute=False)
-    assert (tmp_path / "a/zarr.json").exists()
-    dask.compute(later, scheduler=scheduler)
-    mixed_tree().to_zarr(tmp_path / "b")
-    xr.testing.assert_identical(theirs(tmp_path / "a"), theirs(tmp_path / "b"))
+@pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
+def test_a_large_tree_computed_later(tmp_path: Path, zarr_format: Any) -> None:
+    data = large_tree()
+    assert len(data.groups) == 21
+    later = xzarr3.to_zarr(data.chunk(), tmp_path, compute=False, zarr_format=zarr_format)
+    assert xzarr3.open_group(tmp_path).zarr_format == zarr_format
+    dask.compute(later)
+    xr.testing.assert_identical(ours(tmp_path), data)
+    if zarr_format != "3-draft":
+        xr.testing.assert_identical(theirs(tmp_path), data)
 
 
 def test_all_nodes_are_computed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,18 +258,21 @@ def test_any_failing_change_leaves_the_old_tree_or_the_new_one(group: str | None
     assert outcomes == {False, True}
 
 
-def test_a_failing_first_write_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("there", [False, True])
+def test_a_block_that_fails_leaves_what_was_there(tmp_path: Path, there: bool) -> None:
     def fail(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         raise ZeroDivisionError
 
+    if there:
+        xzarr3.to_zarr(tree(), tmp_path)
+    before = contents(tmp_path)
     data = tree().chunk()
-    data["/a/b"] = xr.DataTree(
-        xr.Dataset({"w": ("x", data["a/v"].data.map_blocks(fail, dtype=float, meta=np.empty(0)))})
-    )
+    values = dask.array.ones(3, chunks=1).map_blocks(fail, dtype=float, meta=np.empty(0))
+    data["/new"] = xr.DataTree(xr.Dataset({"w": ("x", values)}))
     with pytest.raises(ZeroDivisionError):
-        xzarr3.to_zarr(data, tmp_path / "a")
-    assert not (tmp_path / "a/a").exists()
-    assert not (tmp_path / "a/zarr.json").exists()
+        xzarr3.to_zarr(data, tmp_path, mode="a")
+    assert contents(tmp_path) == before
+    assert not (tmp_path / "new").exists()
 
 
 # Modes
@@ -337,7 +331,7 @@ def test_mode_r_plus_sets_values_only(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("options", [{"append_dim": "x"}, {"region": "auto"}, {"region": {"x": slice(0, 3)}}])
+@pytest.mark.parametrize("options", [{"append_dim": "x"}, {"region": "auto"}])
 def test_to_zarr_refuses_to_append_trees_and_to_write_regions_of_them(options: Any) -> None:
     store = xzarr3.MemoryStore()
     xzarr3.to_zarr(tree(), store)
@@ -345,22 +339,6 @@ def test_to_zarr_refuses_to_append_trees_and_to_write_regions_of_them(options: A
     with pytest.raises(ValueError, match=r"is not for trees; write each dataset by a call of its own"):
         xzarr3.to_zarr(tree(), store, **options)
     assert contents(store) == before
-
-
-def test_an_interrupted_change_is_told_of(tmp_path: Path) -> None:
-    """New groups that fail leave those that are there as they were."""
-
-    def fail(block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        raise ZeroDivisionError
-
-    xzarr3.to_zarr(tree(), tmp_path)
-    data = tree().chunk()
-    values = dask.array.ones(3, chunks=1).map_blocks(fail, dtype=float, meta=np.empty(0))
-    data["/new"] = xr.DataTree(xr.Dataset({"w": ("x", values)}))
-    with pytest.raises(ZeroDivisionError):
-        xzarr3.to_zarr(data, tmp_path, mode="a")
-    xr.testing.assert_identical(ours(tmp_path), tree())
-    assert not (tmp_path / "new").exists()
 
 
 # How much is done for it
@@ -373,7 +351,7 @@ def test_little_is_done_for_documents(tmp_path: Path) -> None:
     xzarr3.to_zarr(data, store)
     written = [key for key in store.changes if key.endswith("zarr.json")]
     arrays = sum(len(node.to_dataset(inherit=False).variables) for node in data.subtree)
-    assert len(written) == len(set(written)) == 80 + arrays
+    assert len(written) == len(set(written)) == 21 + arrays
     # One of them asks whether there is one: a class with a `get` of its own is asked by that.
     assert len([key for key in store.reads if key.endswith("zarr.json")]) <= 4
 
@@ -386,12 +364,12 @@ def test_each_changed_group_updates_the_copies_once(tmp_path: Path) -> None:
     store.changes.clear()
     data.attrs["title"] = "another one"
     data["/model1/member 2/more"] = xr.DataArray(np.zeros(6), dims="x")
-    data["/model3/member 4"].attrs["changed"] = True
+    data["/model3/member 3"].attrs["changed"] = True
     xzarr3.to_zarr(data, store, mode="a")
     written = [key for key in store.changes if key.endswith("zarr.json")]
     own = [key for key in written if not key.startswith(".xzarr3-")]
     assert own.count("zarr.json") <= 3  # Its attributes, and copies for two groups.
-    assert set(own) == {"zarr.json", "model1/member 2/more/zarr.json", "model3/member 4/zarr.json"}
+    assert set(own) == {"zarr.json", "model1/member 2/more/zarr.json", "model3/member 3/zarr.json"}
     xr.testing.assert_identical(ours(store), ours(store, consolidated=False))
     xr.testing.assert_identical(ours(store), data)
 
@@ -400,7 +378,7 @@ def test_each_changed_group_updates_the_copies_once(tmp_path: Path) -> None:
 
 
 def test_trees_without_indexes(tmp_path: Path) -> None:
-    mixed_tree().to_zarr(tmp_path)
+    inheriting_tree().to_zarr(tmp_path)
     options: dict[str, Any] = {"create_default_indexes": False}
     found, expected = (
         xr.open_datatree(tmp_path, engine=engine, **options) for engine in (Xzarr3BackendEntrypoint, "zarr")
