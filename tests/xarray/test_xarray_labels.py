@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from _engines import QUIET, NotingStore, contents
+from _engines import QUIET, NotingStore, contents, refused
 from _slow import slow
 
 import xzarr3
@@ -28,18 +28,6 @@ def steps(start: int, n: int = 2, area: float = 1.0, *, lazily: bool = False) ->
         coords={"time": pd.date_range("2000-01-01", periods=start + n)[start:], "x": [0.0, 1.0, 2.0]},
     )
     return made.chunk(time=1, x=2) if lazily else made
-
-
-def failing(dataset: xr.Dataset) -> xr.Dataset:
-    """The dataset, with a last variable that cannot be computed."""
-
-    def fail(block: Any) -> Any:
-        raise ZeroDivisionError
-
-    late = dataset["v"].copy(
-        data=dataset["v"].chunk(time=1).data.map_blocks(fail, dtype="f8", meta=np.empty((0, 0)))
-    )
-    return dataset.assign(late=late)
 
 
 # Variables without the dimension of the append
@@ -68,21 +56,6 @@ def test_to_zarr_append_does_not_store_what_does_not_grow(lazily: bool) -> None:
     store.changes.clear()
     to_zarr(steps(2, lazily=lazily).assign(ref=7), store, append_dim="time")
     assert not [key for key in store.changes if key.split("/")[0] in ("area", "x", "ref")]
-
-
-@pytest.mark.parametrize("scheduler", ["sync", "threads"])
-def test_to_zarr_append_that_fails_leaves_what_does_not_grow(tmp_path: Path, scheduler: str) -> None:
-    to_zarr(steps(0).assign(late=steps(0)["v"] * 1.0), tmp_path)
-    before = contents(tmp_path)
-    for area in (1.0, 9.0):
-        with pytest.raises((ZeroDivisionError, ValueError)):
-            to_zarr(
-                failing(steps(2, area=area, lazily=True)),
-                tmp_path,
-                append_dim="time",
-                chunkmanager_store_kwargs={"scheduler": scheduler},
-            )
-        assert contents(tmp_path) == before
 
 
 @pytest.mark.parametrize("lazily", [False, True])
@@ -118,23 +91,20 @@ KEPT: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("lazily", [False, slow(True)])
 @pytest.mark.parametrize(
     ("kind", "zarr_format"),
     [(kind, 3) for kind in KEPT] + [(kind, 2) for kind in ("packed", "times", "text", "truth")],
 )
-def test_to_zarr_append_compares_values_as_they_are_stored(kind: str, lazily: bool, zarr_format: Any) -> None:
+def test_to_zarr_append_compares_values_as_they_are_stored(kind: str, zarr_format: Any) -> None:
     values, others, encoding = KEPT[kind]
     store = MemoryStore()
     first = xr.Dataset({"n": ("time", [0]), "kept": ("x", values)})
     to_zarr(first, store, encoding={"kept": {"chunks": (3,), **encoding}}, zarr_format=zarr_format)
-    before = contents(store)
-    other = first.assign(kept=("x", others))
-    with pytest.raises(ValueError, match=r"'kept' at \[2\] is .* here and .* in the store"):
-        to_zarr(other.chunk(x=2) if lazily else other, store, append_dim="time")
-    assert contents(store) == before
-    to_zarr(first.chunk(x=2) if lazily else first, store, append_dim="time")
-    assert xzarr3.open_array(store, "n").shape == (2,)
+    message = r"'kept' at \[2\] is .* here and .* in the store"
+    refused(store, first.assign(kept=("x", others)), message, append_dim="time")
+    for dataset in (first, first.chunk(x=2)):
+        to_zarr(dataset, store, append_dim="time")
+    assert xzarr3.open_array(store, "n").shape == (3,)
 
 
 def test_to_zarr_append_never_widens_what_does_not_grow() -> None:
@@ -142,15 +112,9 @@ def test_to_zarr_append_never_widens_what_does_not_grow() -> None:
     units = {"units": "days since 2000-01-01", "dtype": "i8"}
     day = np.datetime64("2000-01-05", "ns")
     to_zarr(xr.Dataset({"n": ("t", [0]), "ref": day}), store, encoding={"ref": units})
-    before = contents(store)
-    with pytest.raises(ValueError, match=r"times of variable 'ref'.*give the values that are stored"):
-        to_zarr(
-            xr.Dataset({"n": ("t", [0]), "ref": day + np.timedelta64(6, "h")}),
-            store,
-            append_dim="t",
-            widen_units=True,
-        )
-    assert contents(store) == before
+    later = xr.Dataset({"n": ("t", [0]), "ref": day + np.timedelta64(6, "h")})
+    message = r"times of variable 'ref'.*give the values that are stored"
+    refused(store, later, message, append_dim="t", widen_units=True)
 
 
 # Labels along the dimension of the append
@@ -191,10 +155,7 @@ def test_to_zarr_append_refuses_labels_that_repeat_or_go_back(case: str, zarr_fo
 
     store = MemoryStore()
     to_zarr(labelled(there), store, zarr_format=zarr_format)
-    before = contents(store)
-    with pytest.raises(ValueError, match=f"{reason}.* the last label in '/t' .*{last}"):
-        to_zarr(labelled(new), store, append_dim="t")
-    assert contents(store) == before
+    refused(store, labelled(new), f"{reason}.* the last label in '/t' .*{last}", append_dim="t")
     to_zarr(labelled(new), store, append_dim="t", check_labels=False)
     expected = xr.concat([labelled(there), labelled(new)], "t")["t"]
     np.testing.assert_array_equal(open_dataset(store)["t"], expected)
@@ -236,14 +197,10 @@ def test_to_zarr_append_checks_labels_in_widened_units() -> None:
 
 def test_to_zarr_region_refuses_labels_of_other_places(tmp_path: Path) -> None:
     to_zarr(steps(0, 4), tmp_path)
-    before = contents(tmp_path)
     part = steps(10)[["v"]].drop_vars("x")
     region = {"time": slice(1, 3)}
-    with pytest.raises(
-        ValueError, match=r"'time' at \[1\] is 2000-01-11 here and 2000-01-02 in the store.*region="
-    ):
-        to_zarr(part, tmp_path, region=region)
-    assert contents(tmp_path) == before
+    message = r"'time' at \[1\] is 2000-01-11 here and 2000-01-02 in the store.*region="
+    refused(tmp_path, part, message, region=region)
     to_zarr(part.assign_coords(time=steps(1)["time"]), tmp_path, region=region)
     assert open_dataset(tmp_path)["v"][:, 0].values.tolist() == [0, 10, 10, 0]
     to_zarr(part + 1, tmp_path, region=region, check_labels=False)
@@ -295,11 +252,9 @@ def test_to_zarr_refuses_units_and_packing_that_are_not_those_stored(
 ) -> None:
     store = MemoryStore()
     to_zarr(xr.Dataset({"v": ("x", [1.0, 2.0], {**there, "long_name": "a"})}), store)
-    before = contents(store)
     (key, value) = next(iter(new.items()))
-    with pytest.raises(ValueError, match=f"'v' has the (attribute )?{key} {value!r} here and"):
-        to_zarr(xr.Dataset({"v": ("x", [3.0, 4.0], new)}), store, **how)
-    assert contents(store) == before
+    message = f"'v' has the (attribute )?{key} {value!r} here and"
+    refused(store, xr.Dataset({"v": ("x", [3.0, 4.0], new)}), message, **how)
     same = {"units": there["units"]} if "units" in there else {}
     to_zarr(xr.Dataset({"v": ("x", [3.0, 4.0], {**same, "long_name": "b", "history": "c"})}), store, **how)
     assert open_dataset(store)["v"].values[-2:].tolist() == [3, 4]
