@@ -139,18 +139,6 @@ def test_open_dataset_beside_a_broken_document(text: bytes) -> None:
         xzarr3.open_datatree(store)  # it may be a group with data below it
 
 
-def test_open_dataset_of_consolidated_metadata() -> None:
-    store = stored()
-    edit(store, "bad", of_unknown_codec)
-    members = {name: json.loads(bytes(store.get(f"{name}/zarr.json") or b"")) for name in data().variables}
-    edit_root = {"consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": members}}
-    root = json.loads(bytes(store.get("zarr.json") or b"")) | edit_root
-    store.set("zarr.json", json.dumps(root).encode())
-    found = opened(store, consolidated=True)
-    assert {*found.xzarr3.unreadable} == {"bad"}
-    assert found["bad"].shape == (4, 5)
-
-
 def test_open_dataset_keep_variables_of_unreadable_ones() -> None:
     store = stored()
     edit(store, "bad", of_unknown_codec)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
-import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 from _engines import QUIET, NotingStore, contents
+from _processes import processes, run_processes
 from _slow import slow, slow_but
 from _waiting import WaitingStore
 
@@ -65,8 +65,22 @@ def only_a(n: int = 3, start: int = 0) -> xr.Dataset:
     return base(n, start)[["a"]]
 
 
-IMPORTS = {**os.environ, "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
-"""The environment of processes that import this file."""
+def more() -> xr.Dataset:
+    return base(2, 3)
+
+
+def added() -> xr.Dataset:
+    return xr.Dataset({"n": ("x", [1, 2, 3, 4])})
+
+
+def part() -> xr.Dataset:
+    """Two steps for a region, without coordinates."""
+    return only_a(2, 7).drop_vars(["time", "x"])
+
+
+def steps() -> xr.Dataset:
+    return only_a().drop_vars("x")
+
 
 # What is there, what is written to it, and how.
 CASES: dict[str, tuple[Made | None, Made, dict[str, Any]]] = {
@@ -83,126 +97,86 @@ CASES: dict[str, tuple[Made | None, Made, dict[str, Any]]] = {
     "a of another type": (base, lambda: base(3, 2).astype("f4"), {"mode": "a"}),
     "a of text": (base, lambda: base().assign(a=base().a.astype(str)), {"mode": "a"}),
     "a where nothing is": (None, base, {"mode": "a"}),
-    "a- where nothing is": (None, base, {"mode": "a-"}),
     "a-": (base, lambda: base(3, 2), {"mode": "a-"}),
     "r+": (base, lambda: base(3, 2), {"mode": "r+"}),
-    "r+ of some": (base, lambda: only_a(3, 2), {"mode": "r+"}),
     "r+ adds": (base, lambda: base().assign(n=("x", [1, 2, 3, 4])), {"mode": "r+"}),
     "r+ where nothing is": (None, base, {"mode": "r+"}),
     "r+ of another length": (base, lambda: base(2), {"mode": "r+"}),
     "unknown mode": (base, base, {"mode": "z"}),
-    "append": (base, lambda: base(2, 3), {"append_dim": "time", "mode": "a"}),
-    "append in the middle": (
-        base,
-        lambda: (base(3) + 2).isel(x=[0]).assign_coords(x=[50]),
-        {"append_dim": "x"},
-    ),
+    "append": (base, more, {"append_dim": "time", "mode": "a"}),
+    "append last": (base, lambda: (base() + 2).isel(x=[0]).assign_coords(x=[50]), {"append_dim": "x"}),
     "append much": (dates, lambda: dates(11, 3), {"append_dim": "time", "mode": "a"}),
     "append nothing": (dates, lambda: dates(0, 3), {"append_dim": "time", "mode": "a"}),
-    "append transposed": (base, lambda: base(2, 3).transpose(), {"append_dim": "time", "mode": "a"}),
-    "a- appends": (base, lambda: base(2, 3), {"append_dim": "time", "mode": "a-"}),
-    "append with w": (base, lambda: base(2, 3), {"append_dim": "time", "mode": "w"}),
-    "append along nothing": (base, lambda: base(2, 3), {"append_dim": "foo"}),
-    "append of another width": (base, lambda: base(2, 3).isel(x=slice(2)), {"append_dim": "time"}),
-    "append of other dimensions": (base, lambda: base(2, 3).rename(x="y"), {"append_dim": "time"}),
-    "append of fewer dimensions": (base, lambda: base(2, 3).isel(x=0, drop=True), {"append_dim": "time"}),
-    "append adds": (
-        base,
-        lambda: base(2, 3).assign(n=("x", [1, 2, 3, 4])),
-        {"append_dim": "time", "mode": "a"},
-    ),
-    "region": (base, lambda: only_a(2, 7).drop_vars(["time", "x"]), {"region": {"time": slice(1, 3)}}),
-    "region from the end": (
-        base,
-        lambda: only_a(2, 7).drop_vars(["time", "x"]),
-        {"region": {"time": slice(-2, None)}},
-    ),
-    "region of two": (
-        base,
-        lambda: only_a(2, 7).isel(x=[1, 2]).drop_vars(["time", "x"]),
-        {"region": {"time": slice(0, 2), "x": slice(2, 4)}},
-    ),
-    "region beyond the end": (base, lambda: only_a().drop_vars("x"), {"region": {"time": slice(2, 5)}}),
-    "region of nothing": (base, lambda: only_a().drop_vars("x"), {"region": {"z": slice(2, 5)}}),
+    "append transposed": (base, lambda: more().transpose(), {"append_dim": "time", "mode": "a"}),
+    "a- appends": (base, more, {"append_dim": "time", "mode": "a-"}),
+    "append along nothing": (base, more, {"append_dim": "foo"}),
+    "append of another width": (base, lambda: more().isel(x=slice(2)), {"append_dim": "time"}),
+    "append of other dimensions": (base, lambda: more().rename(x="y"), {"append_dim": "time"}),
+    "append adds": (base, lambda: more().assign(n=("x", [1, 2, 3, 4])), {"append_dim": "time", "mode": "a"}),
+    "region": (base, part, {"region": {"time": slice(1, 3)}}),
+    "region from the end": (base, part, {"region": {"time": slice(-2, None)}}),
+    "region of two": (base, lambda: part().isel(x=[1]), {"region": {"time": slice(0, 2), "x": slice(2, 3)}}),
+    "region beyond the end": (base, steps, {"region": {"time": slice(2, 5)}}),
+    "region of nothing": (base, steps, {"region": {"z": slice(2, 5)}}),
     "region with others": (base, base, {"region": {"time": slice(0, 3)}}),
-    "region of a number": (base, lambda: only_a().drop_vars("x"), {"region": {"time": 3}}),
-    "region of a list": (base, lambda: only_a().drop_vars("x"), {"region": [3]}),
-    "region of text": (base, lambda: only_a().drop_vars("x"), {"region": "foo"}),
-    "region with steps": (base, lambda: only_a().drop_vars("x"), {"region": {"time": slice(0, 3, 2)}}),
+    "region of a number": (base, steps, {"region": {"time": 3}}),
+    "region of a list": (base, steps, {"region": [3]}),
+    "region of text": (base, steps, {"region": "foo"}),
+    "region with steps": (base, steps, {"region": {"time": slice(0, 3, 2)}}),
     "region with w": (base, lambda: only_a(), {"region": "auto", "mode": "w"}),
     "region where nothing is": (None, lambda: only_a(), {"region": {"x": slice(0, 4)}}),
     "auto": (base, lambda: only_a(2, 1), {"region": "auto"}),
     "auto with a": (base, lambda: only_a(2, 1), {"region": "auto", "mode": "a"}),
-    "auto with a-": (base, lambda: only_a(2, 1), {"region": "auto", "mode": "a-"}),
     "auto of one": (base, lambda: only_a(2, 1), {"region": {"time": "auto", "x": slice(None)}}),
     "auto of dates": (dates, lambda: dates(1, 2)[["a", "packed", "flag"]], {"region": {"time": "auto"}}),
     "auto of others": (base, lambda: only_a(2, 5), {"region": "auto"}),
     "auto in pieces": (base, lambda: only_a().isel(time=[0, 2]), {"region": "auto"}),
-    "auto and append": (
-        base,
-        lambda: only_a(2, 3).drop_vars("x"),
-        {"region": {"time": slice(0, 3)}, "append_dim": "time"},
-    ),
+    "auto and append": (base, steps, {"region": {"time": slice(0, 3)}, "append_dim": "time"}),
     "encoding": (base, base, {"mode": "a", "encoding": {"a": {"chunks": (1, 1)}}}),
-    "encoding of an append": (
-        base,
-        lambda: base(2, 3),
-        {"append_dim": "time", "encoding": {"a": {"chunks": (1, 1)}}},
-    ),
     "encoding of r+": (base, base, {"mode": "r+", "encoding": {"a": {"chunks": (1, 1)}}}),
     "encoding of nothing": (base, base, {"mode": "a", "encoding": {"foo": {"chunks": (1, 1)}}}),
-    "encoding of a new one": (
-        base,
-        lambda: xr.Dataset({"n": ("x", [1, 2, 3, 4])}),
-        {"mode": "a", "encoding": {"n": {"dtype": "i2", "chunks": (2,)}}},
-    ),
+    "encoding of a new one": (base, added, {"mode": "a", "encoding": {"n": {"dtype": "i2"}}}),
 }
-
-
 QUICK = ("w", "w-", "default", "a")
 
 
-@pytest.mark.parametrize(
-    ("zarr_format", "chunked"),
-    [(3, True), pytest.param(2, False, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize(("zarr_format", "chunked"), [(3, True), slow(2, False)])
 @pytest.mark.parametrize("case", slow_but(CASES, *QUICK))
 def test_does_what_the_zarr_engine_does(tmp_path: Path, case: str, zarr_format: Any, chunked: bool) -> None:
     there, new, options = CASES[case]
-    paths = tmp_path / "ours", tmp_path / "theirs"
-    outcomes: list[Any] = []
-    for path, ours in zip(paths, (True, False), strict=True):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            if there is not None:
-                there().to_zarr(path, zarr_format=zarr_format)
-            dataset = new()
-            if chunked and ours:  # Blocks that do not fit lose data there.
-                dataset = dataset.chunk(time=2) if "time" in dataset.dims else dataset.chunk()
-            write: Any = to_zarr if ours else xr.Dataset.to_zarr
-            more: dict[str, Any] = {}
-            if there is None and options.get("mode") != "r+" and "region" not in options:
-                more["zarr_format"] = zarr_format
-            try:
-                write(dataset, path, **options, **more)
-                outcomes.append(None)
-            except Exception as error:  # noqa: BLE001 - any is compared
-                outcomes.append(error)
-    mine, reference = outcomes
+
+    def outcome(write: Any, path: Path) -> Exception | None:
+        if there is not None:
+            there().to_zarr(path, zarr_format=zarr_format)
+        dataset, more = new(), {}
+        if chunked and write is to_zarr:  # Blocks that do not fit lose data there.
+            dataset = dataset.chunk(time=2) if "time" in dataset.dims else dataset.chunk()
+        if there is None and options.get("mode") != "r+" and "region" not in options:
+            more["zarr_format"] = zarr_format
+        try:
+            write(dataset, path, **options, **more)
+        except Exception as error:  # noqa: BLE001 - any is compared
+            return error
+        return None
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mine = outcome(to_zarr, tmp_path / "ours")
+        reference = outcome(xr.Dataset.to_zarr, tmp_path / "theirs")
     if reference is not None:
         assert isinstance(mine, type(reference)), (mine, reference)
         return
     if mine is not None:
         raise mine
     for consolidated in (True, False):
-        with (
-            xr.open_dataset(paths[0], engine="zarr", consolidated=consolidated) as found,
-            xr.open_dataset(paths[1], engine="zarr", consolidated=consolidated) as expected,
-        ):
-            xr.testing.assert_identical(found.load(), expected.load())
-            assert {name: var.dtype for name, var in found.variables.items()} == {
-                name: var.dtype for name, var in expected.variables.items()
-            }
+        found, expected = (
+            xr.open_dataset(tmp_path / path, engine="zarr", consolidated=consolidated).load()
+            for path in ("ours", "theirs")
+        )
+        xr.testing.assert_identical(found, expected)
+        assert {name: var.dtype for name, var in found.variables.items()} == {
+            name: var.dtype for name, var in expected.variables.items()
+        }
 
 
 # What readers find at any time
@@ -237,10 +211,8 @@ def timed(n: int, start: int) -> xr.Dataset:
     return whole.isel(time=slice(start, start + n))
 
 
-UNITS = {
-    "time": {"units": "hours since 2000-01-01", "dtype": "int64", "chunks": (4,)},
-    "a": {"chunks": (2, 4)},
-}
+TIME_UNITS = {"units": "hours since 2000-01-01", "dtype": "int64", "chunks": (4,)}
+UNITS: dict[str, dict[str, Any]] = {"time": TIME_UNITS, "a": {"chunks": (2, 4)}}
 # What is written to timed(3, 0), and whether it takes effect all at once.
 CHANGES: dict[str, tuple[Callable[[], xr.Dataset], dict[str, Any], bool]] = {
     "append": (lambda: timed(2, 3), {"append_dim": "time"}, True),
@@ -477,9 +449,8 @@ def test_who_interrupts_while_documents_are_stored(at: int) -> None:
 @pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
 @pytest.mark.parametrize("place", ["memory", slow("directory"), "zip"])
 def test_groups_in_stores(tmp_path: Path, place: str, zarr_format: Any) -> None:
-    store: Any = {"memory": xzarr3.MemoryStore(), "directory": tmp_path / "d", "zip": tmp_path / "d.zip"}[
-        place
-    ]
+    places = {"memory": xzarr3.MemoryStore(), "directory": tmp_path / "d", "zip": tmp_path / "d.zip"}
+    store: Any = places[place]
     options: dict[str, Any] = {"group": "a/b"}
     first, more = timed(3, 0).drop_vars("wait"), timed(2, 3).drop_vars("wait")
     to_zarr(first, store, zarr_format=zarr_format, mode="a", **options)
@@ -544,23 +515,26 @@ def test_new_variables_of_other_lengths(options: dict[str, Any]) -> None:
 # Templates
 
 
-@pytest.mark.parametrize("mode", ["w-", "w"])
-def test_regions_of_a_template(tmp_path: Path, mode: Any) -> None:
-    whole = timed(6, 0)
+@pytest.mark.parametrize(("place", "mode"), [("directory", "w-"), ("directory", "w"), ("zip", "w-")])
+def test_regions_of_a_template(tmp_path: Path, place: str, mode: Any) -> None:
+    whole, path = timed(6, 0), tmp_path / ("a.zarr" if place == "directory" else "a.zarr.zip")
+
+    def found() -> xr.Dataset:
+        with xr.open_dataset(path, engine="xzarr3", consolidated=True) as opened:
+            return opened.load()
+
     if mode == "w":  # A group without anything has nothing to lose.
-        xzarr3.create_group(tmp_path)
+        xzarr3.create_group(path)
     encoding = {"a": {"chunks": (4, 3)}}
-    later = to_zarr(whole.chunk(time=1), tmp_path, mode=mode, compute=False, encoding=encoding)
-    found = read(xzarr3.LocalStore(tmp_path), consolidated=True)
-    assert found.sizes == whole.sizes
-    np.testing.assert_array_equal(found["time"].values, whole["time"].values)
-    assert np.isnan(found["a"].values).all()
-    for start in (0, 1, 4):
-        part = whole.isel(time=slice(start, {0: 1, 1: 4, 4: 6}[start])).chunk(time=2)
-        to_zarr(part, tmp_path, region="auto")
-    xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), whole.load())
+    later = to_zarr(whole.chunk(time=1), path, mode=mode, compute=False, encoding=encoding)
+    assert found().sizes == whole.sizes
+    np.testing.assert_array_equal(found()["time"].values, whole["time"].values)
+    assert np.isnan(found()["a"].values).all()
+    for start, stop in ((0, 1), (1, 4), (4, 6)) if place == "directory" else ():
+        to_zarr(whole.isel(time=slice(start, stop)).chunk(time=2), path, region="auto")
+        xr.testing.assert_identical(found().isel(time=slice(stop)), whole.isel(time=slice(stop)).load())
     later.compute(scheduler="threads")
-    xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), whole.load())
+    xr.testing.assert_identical(found(), whole.load())
 
 
 @pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
@@ -620,29 +594,16 @@ def test_a_template_knows_what_it_replaces_by_place(tmp_path: Path, engine: str)
     np.testing.assert_array_equal(open_dataset(tmp_path, group="h")["a"].values, base()["a"].values + 1)
 
 
-def test_a_template_in_a_zip(tmp_path: Path) -> None:
-    path = tmp_path / "x.zarr.zip"
-    later = to_zarr(timed(6, 0).chunk(time=1), path, compute=False)
-    with xzarr3.ZipStore(path) as store:
-        assert np.isnan(read(store, consolidated=True)["a"].values).all()
-    later.compute(scheduler="threads")
-    with xzarr3.ZipStore(path) as store:
-        xr.testing.assert_identical(read(store, consolidated=True), timed(6, 0).load())
-
-
 @pytest.mark.slow
 def test_processes_that_write_regions_of_one_chunk(tmp_path: Path) -> None:
     whole = timed(8, 0)
     to_zarr(whole.chunk(), tmp_path, compute=False, encoding={"a": {"chunks": (8, 4)}})
-    code = (
-        "import sys, xzarr3\n"
-        "from test_xarray_modes import timed\n"
-        "for k in range(int(sys.argv[1]), 8, 3):\n"
-        "    xzarr3.to_zarr(timed(1, k), sys.argv[2], region='auto')\n"
-    )
-    command = [sys.executable, "-c", code]
-    running = [subprocess.Popen([*command, str(k), str(tmp_path)], env=IMPORTS) for k in range(3)]
-    assert [process.wait(300) for process in running] == [0, 0, 0]
+
+    def write(first: int) -> None:
+        for at in range(first, 8, 3):
+            to_zarr(timed(1, at), tmp_path, region="auto")
+
+    run_processes(*(partial(write, first) for first in range(3)), seconds=300)
     xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), whole.load())
 
 
@@ -735,18 +696,21 @@ def test_after_a_killed_append_nobody_waits_on_the_same_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     to_zarr(timed(3, 0), tmp_path)
-    code = (
-        "import os, sys, xzarr3\n"
-        "from test_xarray_modes import timed\n"
-        "def last(values, block_info=None):\n"
-        "    if block_info[0]['chunk-location'][0]: os._exit(3)\n"
-        "    return values\n"
-        "more = timed(2, 3).chunk(time=1)\n"
-        "more['a'] = more.a.copy(data=more.a.data.map_blocks(last, dtype='f8'))\n"
-        "xzarr3.to_zarr(more, sys.argv[1], append_dim='time')\n"
-    )
-    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], env=IMPORTS).returncode == 3
+    more = timed(2, 3).chunk(time=1)
+
+    def last(block: Any, block_info: Any = None) -> Any:
+        if block_info[0]["chunk-location"][0]:
+            os._exit(3)
+        return block
+
+    def append() -> None:
+        killed = more.assign(a=more["a"].copy(data=more["a"].data.map_blocks(last, dtype="f8")))
+        with dask.config.set(scheduler="synchronous"):
+            to_zarr(killed, tmp_path, append_dim="time")
+
+    with processes(append) as (process,):
+        assert os.waitstatus_to_exitcode(process.wait(300)) == 3
     assert (tmp_path / "a" / ".xzarr3-lease").exists()
     _refuse_to_wait(monkeypatch)
-    to_zarr(timed(2, 3).chunk(time=1), tmp_path, append_dim="time")
+    to_zarr(more, tmp_path, append_dim="time")
     xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), timed(5, 0).load())

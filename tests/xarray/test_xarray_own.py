@@ -85,13 +85,11 @@ class TestZarrOfXarray(theirs.TestZarrDirectoryStore):  # type: ignore[misc, nam
             monkeypatch.setattr(module, "open_dataset", _open_dataset)
             monkeypatch.setattr(module, "open_zarr", xzarr3.open_zarr, raising=False)
         for mark in request.node.iter_markers("skip_if_param"):
-            given = {
-                name: value for name, value in mark.kwargs.items() if name in request.node.callspec.params
-            }
-            if mark.kwargs["condition"] and given == {
-                name: request.node.callspec.params[name] for name in given
-            }:
-                pytest.skip(mark.kwargs["reason"])
+            given, params = mark.kwargs, request.node.callspec.params
+            if given["condition"] and all(
+                params[name] == given[name] for name in params.keys() & given.keys()
+            ):
+                pytest.skip(given["reason"])
         for name in (request.node.originalname, request.node.name):
             if name in BY_DECISION:
                 request.applymarker(pytest.mark.xfail(reason=BY_DECISION[name], strict=True))
