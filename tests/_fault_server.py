@@ -30,8 +30,8 @@ import struct
 import subprocess
 import sys
 import time
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import Any
@@ -63,11 +63,15 @@ KINDS = {
     "no-conditions": "501 for a request that puts or deletes under a condition",
     "overwrite": "somebody else was faster: `value` is put first, then the ordinary answer comes",
 }
-SETTINGS = {"latency": 0.0, "delete_missing": 204, "match_missing": 412, "max_keys": 1000}
+SETTINGS = {
+    "latency": 0.0,  # Seconds that every answer takes.
+    "delete_missing": 204,  # The status when there is nothing to delete; Google has 404.
+    "match_missing": 412,  # That of a put with If-Match when there is no value; S3 has 404.
+    "max_keys": 1000,  # On a page of a listing.
+}
 CONDITIONS = ("if-match", "if-none-match", "x-goog-if-generation-match")
 BOUND_BYTES = 2**31  # Of all values together.
 BOUND_BODY = 2**29
-BOUND_LOG = 100_000
 
 
 @dataclass(slots=True)
@@ -86,7 +90,6 @@ class _Rule:
     times: float | None
     after: int
     share: float
-    signed: bool | None
     parameters: dict[str, Any]
     number: int
     seen: int = 0
@@ -100,7 +103,6 @@ class _Rule:
         return (
             (self.times is None or self.hits < self.times)
             and (self.methods is None or request.method in self.methods)
-            and (self.signed is None or self.signed == request.signed)
             and fnmatch.fnmatchcase(request.path, self.pattern)
             and (self.share >= 1 or chance.random() < self.share)
         )
@@ -168,14 +170,12 @@ def _span(asked: str, size: int) -> tuple[int, int] | None:
 
 
 class _State:
-    """What the server keeps: values, rules, the log and its counters."""
+    """What the server keeps: values, rules, the log and its counters. A test calls methods by their names."""
 
     def __init__(self) -> None:
         self.generation = int(time.time() * 1e6)
         self.numbers = itertools.count(1)
         self.reset()
-
-    # What a test asks of the server itself, by the name of the method.
 
     def reset(self) -> None:
         self.values: dict[str, _Stored] = {}
@@ -187,7 +187,7 @@ class _State:
         self.clear_log()
 
     def clear_log(self) -> None:
-        self.log: deque[dict[str, Any]] = deque(maxlen=BOUND_LOG)
+        self.log: deque[dict[str, Any]] = deque(maxlen=100_000)
         self.requests = self.under_way = self.most_at_once = 0
 
     def clear_faults(self) -> None:
@@ -207,12 +207,10 @@ class _State:
         return list(self.log)
 
     def counts(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in ("requests", "under_way", "most_at_once")}
+        return {name: getattr(self, name) for name in ("requests", "most_at_once")}
 
     def keys(self, prefix: str) -> list[str]:
         return sorted(path for path in self.values if path.startswith(prefix))
-
-    # Answers.
 
     def rule_for(self, request: _Request) -> _Rule | None:
         for rule in self.rules:
@@ -501,9 +499,7 @@ class _Connection(asyncio.Protocol):
             "signed": request.signed,
             "connection": self.number,
             "size": len(request.body),
-            "fault": None if rule is None else rule.kind,
-            "status": None,
-            "sent": 0,
+            "status": None,  # As long as there is no answer.
         }
         self.counted = state.log
         state.log.append(entry)
@@ -520,7 +516,7 @@ class _Connection(asyncio.Protocol):
             self.cut()
             return
         answer = self.state.faulty_answer(request, kind, told)
-        entry["status"], entry["sent"] = answer.status, len(answer.body)
+        entry["status"] = answer.status
         if kind == "lost-answer":
             self.cut()
         else:
@@ -609,12 +605,8 @@ class FaultServer:
     def stop(self) -> None:
         """End the server, and wait for its end."""
         if self.process is not None:
-            self.process.terminate()
-            try:
-                self.process.wait(120)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+            self.process.kill()  # It keeps nothing.
+            self.process.wait()
 
     def __enter__(self) -> FaultServer:
         return self
@@ -625,9 +617,8 @@ class FaultServer:
     @property
     def storage_options(self) -> dict[str, Any]:
         """How it is reached as S3."""
-        return {
-            "key": "k", "secret": "s", "region": "us-east-1", "endpoint_url": self.url, "allow_http": True,
-        }  # fmt: skip
+        keys = {"key": "k", "secret": "s", "region": "us-east-1"}
+        return {**keys, "endpoint_url": self.url, "allow_http": True}
 
     def fault(
         self,
@@ -637,8 +628,7 @@ class FaultServer:
         times: int | None = None,
         after: int = 0,
         share: float = 1.0,
-        methods: Iterable[str] | None = None,
-        signed: bool | None = None,
+        methods: list[str] | None = None,
         **parameters: Any,
     ) -> int:
         """Have requests go wrong; the number of the rule. The first rule that fits a request applies.
@@ -649,34 +639,17 @@ class FaultServer:
             One of `KINDS`, which says what each does and which parameters it takes.
         pattern : str
             Of paths, as the shell has them; ``*`` stands for slashes, too.
-        times : int, optional
-            How often; always if not given.
-        after : int
-            How many requests that fit pass before.
-        share : float
-            Which part of the requests is hit, at random.
-        methods : iterable of str, optional
+        times, after, share : number
+            How often (always if not given), after how many requests that fit, and which part of them.
+        methods : list of str, optional
             ``["GET"]``, say; all if not given.
-        signed : bool, optional
-            Only requests with a signature, or only those without one.
         """
         if kind not in KINDS:
             raise ValueError(f"no fault of kind {kind!r}; there are {', '.join(KINDS)}")
         if "value" in parameters:
             parameters["value"] = base64.b64encode(parameters["value"]).decode()
-        return int(
-            self._ask(
-                "fault",
-                kind=kind,
-                pattern=pattern,
-                times=times,
-                after=after,
-                share=share,
-                signed=signed,
-                methods=None if methods is None else [method.upper() for method in methods],
-                parameters=parameters,
-            )
-        )
+        rule = {"kind": kind, "pattern": pattern, "times": times, "after": after, "share": share}
+        return int(self._ask("fault", **rule, methods=methods, parameters=parameters))
 
     def hits(self, number: int) -> int:
         """How often a rule was applied."""
@@ -687,35 +660,20 @@ class FaultServer:
         self._ask("clear_faults")
 
     def configure(self, **settings: Any) -> None:
-        """Set how the server works.
-
-        ``latency`` : seconds that every answer takes.
-        ``delete_missing`` : status when there is nothing to delete (204 as S3 has it; Google 404).
-        ``match_missing`` : status of a put with If-Match when there is no value (412; S3 404).
-        ``max_keys`` : greatest number of keys on a page of a listing.
-        """
+        """Change settings, which are those of `SETTINGS`."""
         unknown = settings.keys() - SETTINGS.keys()
         if unknown:
             raise ValueError(f"no such settings: {sorted(unknown)}")
         self._ask("configure", **settings)
 
     def log(self, method: str | None = None) -> list[dict[str, Any]]:
-        """The requests so far, oldest first.
-
-        Each has ``method``, ``path``, ``query``, ``range``, ``if_match``, ``signed``, ``connection`` (its
-        number), ``size`` (of its body), ``fault`` (kind or None), ``status`` (None without an answer) and
-        ``sent`` (bytes in the body of the answer, whether or not a fault lets them all through).
-        """
+        """The requests so far, oldest first: see `_Connection.take` for what is told of each."""
         return [entry for entry in self._ask("entries") if method in (None, entry["method"])]
 
     def counts(self) -> dict[str, int]:
-        """``requests`` so far, ``under_way`` now and ``most_at_once``."""
+        """``requests`` so far, and ``most_at_once``."""
         found: dict[str, int] = self._ask("counts")
         return found
-
-    def summary(self) -> Counter[str]:
-        """How many requests of each method there were."""
-        return Counter(entry["method"] for entry in self.log())
 
     def clear_log(self) -> None:
         """Forget the requests so far, and count from nothing."""

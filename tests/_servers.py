@@ -70,30 +70,14 @@ class MissingServerError(Exception):
 
 
 class Process:
-    """A server's process and its log.
-
-    Parameters
-    ----------
-    command : list of str
-        What to run.
-    directory : Path
-        Private to it; the working directory, and where temporary files go.
-    user : int, optional
-        Whose rights it gets, if these are root's.
-    """
+    """A server's process in a directory private to it, with the rights of a user if these are root's."""
 
     def __init__(
-        self,
-        command: list[str],
-        directory: Path,
-        *,
-        user: int | None = None,
-        environment: dict[str, str] | None = None,
-        limit: float = LIMIT,
+        self, command: list[str], directory: Path, *, user: int | None = None, **environment: str
     ) -> None:
         self.log_path = directory / "log.txt"
         drop = "-" if user is None or os.geteuid() != 0 else str(user)
-        watch = [sys.executable, "-I", "-S", str(Path(__file__).with_name("_watch.py")), str(limit), drop]
+        watch = [sys.executable, "-I", "-S", str(Path(__file__).with_name("_watch.py")), str(LIMIT), drop]
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [*watch, *command],
@@ -101,27 +85,19 @@ class Process:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=directory,
-                env={**os.environ, "TMPDIR": str(directory), **(environment or {})},
+                env={**os.environ, "TMPDIR": str(directory), **environment},
             )
 
     def log(self) -> str:
         """What it has printed so far."""
         return self.log_path.read_text(errors="replace")
 
-    def wait_for(self, pattern: str, seconds: float = 120.0) -> re.Match[str]:
-        """The first place in its log that fits a pattern; MissingServerError if it ends or takes too long."""
-        return self._wait_for(lambda: re.search(pattern, self.log()), seconds)
+    def port_in_log(self, before: str) -> int:
+        """The port that it names in its log behind these words, as soon as it does."""
+        return int(self.wait_for(lambda: re.search(rf"{before} http://127\.0\.0\.1:(\d+)", self.log()))[1])
 
-    def wait_for_port(self, port: int) -> None:
-        """Wait until it takes connections."""
-
-        def takes_connections() -> bool:
-            with socket.socket() as asking:
-                return asking.connect_ex(("127.0.0.1", port)) == 0
-
-        self._wait_for(takes_connections, 120.0)
-
-    def _wait_for(self, ready: Callable[[], T | None], seconds: float) -> T:
+    def wait_for(self, ready: Callable[[], T | None], seconds: float = 120.0) -> T:
+        """What ``ready`` finds at last; MissingServerError if the process ends or takes too long."""
         end = time.monotonic() + seconds
         what = f"it did not start within {seconds:.0f} s"
         while time.monotonic() < end:
@@ -167,25 +143,19 @@ class Server:
         """Address without a slash at the end."""
         return f"http://127.0.0.1:{self.port}"
 
-    def request(
-        self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
-    ) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers (names in lower case) and body of an answer, without any store between."""
+    def request(self, method: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+        """Status and body of an answer, without any store between."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         try:
-            connection.request(method, path, body=body or None, headers=headers or {})
+            connection.request(method, path, headers=headers or {})
             answer = connection.getresponse()
-            return answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read()
+            return answer.status, answer.read()
         finally:
             connection.close()
 
 
 class S3Server(Server):
-    """moto's server. It does not check signatures.
-
-    ``storage_options`` make ``s3://bucket/...`` this server, ``obstore_options`` obstore's ``S3Store``; so do
-    those of the other servers for their addresses and obstore's other stores.
-    """
+    """moto's server, which checks no signatures; its options are for ``s3://`` and for obstore's ``S3Store``."""
 
     @property
     def storage_options(self) -> dict[str, Any]:
@@ -200,14 +170,9 @@ class S3Server(Server):
     def bucket(self) -> str:
         """The name of a new bucket."""
         name = fresh()
-        status, _, body = self.request("PUT", f"/{name}")
+        status, body = self.request("PUT", f"/{name}")
         assert status == 200, body
         return name
-
-    def keys(self, bucket: str) -> list[str]:
-        """The keys in a bucket, in order."""
-        _, _, body = self.request("GET", f"/{bucket}?list-type=2")
-        return sorted(re.findall(r"<Key>(.*?)</Key>", body.decode()))
 
 
 class AzureServer(Server):
@@ -224,31 +189,18 @@ class AzureServer(Server):
         return {**keys, "endpoint": f"{self.url}/{ACCOUNT}", "client_options": {"allow_http": True}}
 
     def bucket(self) -> str:
-        """The name of a new container."""
+        """The name of a new container, made by a request signed with the shared key of the account."""
         name = fresh()
-        status, body = self._signed("PUT", f"/{name}", {"restype": "container"})
-        assert status == 201, body
-        return name
-
-    container = bucket
-
-    def keys(self, container: str) -> list[str]:
-        """The keys in a container, in order."""
-        _, body = self._signed("GET", f"/{container}", {"comp": "list", "restype": "container"})
-        return sorted(re.findall(r"<Name>(.*?)</Name>", body.decode()))
-
-    def _signed(self, method: str, path: str, query: dict[str, str]) -> tuple[int, bytes]:
-        """The answer to a request without a body, signed with the shared key of the account."""
         headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-12-02"}
-        described = [f"{name}:{value}" for name, value in sorted(headers.items())]
-        asked = [f"{name}:{value}" for name, value in sorted(query.items())]
+        described = [f"{header}:{value}" for header, value in sorted(headers.items())]
         # Eleven lines are for headers that are not sent, from Content-Encoding to Range.
-        signed = "\n".join([method, *[""] * 11, *described, f"/{ACCOUNT}/{ACCOUNT}{path}", *asked])
+        place = f"/{ACCOUNT}/{ACCOUNT}/{name}"
+        signed = "\n".join(["PUT", *[""] * 11, *described, place, "restype:container"])
         digest = hmac.new(base64.b64decode(ACCOUNT_KEY), signed.encode(), hashlib.sha256).digest()
         headers["Authorization"] = f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"
-        words = "&".join(f"{name}={value}" for name, value in query.items())
-        status, _, body = self.request(method, f"/{ACCOUNT}{path}?{words}", headers=headers)
-        return status, body
+        status, body = self.request("PUT", f"/{ACCOUNT}/{name}?restype=container", headers)
+        assert status == 201, body
+        return name
 
 
 @dataclass
@@ -272,22 +224,20 @@ class WebServer(Server):
         path.chmod(0o777)
         return path.name, path
 
-    def log(self) -> list[dict[str, Any]]:
-        """The requests so far: ``method``, ``path``, ``range`` (or None), ``status``, ``sent`` (bytes)."""
-        # A request is logged after its answer, but before the next one is taken.
-        self.request("GET", "/login/log")
-        found = map(json.loads, (self.root.parent / "requests.log").read_text().splitlines())
-        return [{**each, "range": each["range"] or None} for each in found if each["path"] != "/login/log"]
+    def log(self) -> list[str]:
+        """The requests so far, a line each."""
+        self.request("GET", "/login/log")  # One is logged after its answer, but before the next one is taken.
+        lines = (self.root.parent / "requests.log").read_text().splitlines()
+        return [line for line in lines if "/login/log" not in line]
 
 
 @dataclass
 class GcsServer(Server):
     """The XML interface of Google's storage as far as obstore uses it, by ``_fault_server.py``.
 
-    There is no emulator that serves: gcp-storage-emulator of PyPI answers obstore's HEAD and PUT with 501
-    and its GET with 404, because it has the JSON interface alone. What is not tested thus: Google's
-    own checks of signatures and tokens (every token is good, and reads go without), its limits of
-    rates, and whatever its service does otherwise than its documentation says.
+    There is no emulator of it: gcp-storage-emulator of PyPI has the JSON interface alone. What is not tested
+    thus: Google's own checks of signatures and tokens, its limits of rates, and whatever its service does
+    otherwise than its documentation says.
     """
 
     faults: FaultServer
@@ -296,19 +246,9 @@ class GcsServer(Server):
     def storage_options(self) -> dict[str, Any]:
         return {"endpoint_url": self.url, "bearer_token": "test-token", "allow_http": True}
 
-    @property
-    def obstore_options(self) -> dict[str, Any]:
-        # With `skip_signature` alone obstore reads, but asks for a token to write.
-        token = {"bearer_token": "test-token"}
-        return {**token, "base_url": self.url, "client_options": {"allow_http": True}}
-
     def bucket(self) -> str:
         """The name of a new bucket."""
         return fresh()
-
-    def keys(self, bucket: str) -> list[str]:
-        """The keys in a bucket, in order."""
-        return [path.removeprefix(f"/{bucket}/") for path in self.faults.keys(f"/{bucket}/")]
 
 
 # Starting: each gives the server and its version.
@@ -326,8 +266,8 @@ def start_s3() -> Started[S3Server]:
         raise MissingServerError(f"{error.name} is not installed") from error
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
     environment = {"MOTO_PORT": "0", "PYTHONUNBUFFERED": "1"}
-    with _directory() as directory, _stopped(Process(command, directory, environment=environment)) as process:
-        yield S3Server(int(process.wait_for(r"Running on http://127\.0\.0\.1:(\d+)")[1]), process), version
+    with _directory() as directory, _stopped(Process(command, directory, **environment)) as process:
+        yield S3Server(process.port_in_log("Running on"), process), version
 
 
 @contextmanager
@@ -345,8 +285,7 @@ def start_azure() -> Started[AzureServer]:
     command = [node, script, "--blobHost", "127.0.0.1", "--blobPort", "0", "--location", "."]
     command += ["--silent", "--loose", "--skipApiVersionCheck", "--disableTelemetry"]
     with _directory() as directory, _stopped(Process(command, directory)) as process:
-        found = process.wait_for(r"successfully listens on http://127\.0\.0\.1:(\d+)")
-        yield AzureServer(int(found[1]), process), version
+        yield AzureServer(process.port_in_log("successfully listens on"), process), version
 
 
 NGINX = """
@@ -356,10 +295,7 @@ pid {directory}/nginx.pid;
 error_log {directory}/error.log;
 events {{ worker_connections 512; }}
 http {{
-    log_format asked escape=json
-        '{{"method": "$request_method", "path": "$uri", "range": "$http_range", '
-        '"status": $status, "sent": $body_bytes_sent}}';
-    access_log {directory}/requests.log asked;
+    access_log {directory}/requests.log;
     client_body_temp_path {directory}/body;
     proxy_temp_path {directory}/proxy;
     fastcgi_temp_path {directory}/fastcgi;
@@ -438,9 +374,9 @@ def _start_nginx(binary: str, directory: Path, server: WebServer, environment: d
             server.port = bound.getsockname()[1]
         configuration.write_text(NGINX.format(directory=directory, port=server.port))
         configuration.chmod(0o644)
-        process = Process(command, directory, user=NOBODY, environment=environment)
+        process = Process(command, directory, user=NOBODY, **environment)
         try:
-            process.wait_for_port(server.port)
+            process.wait_for(lambda: _takes_connections(server.port))
         except MissingServerError as error:
             process.stop()
             text = log.read_text() if log.exists() else str(error)
@@ -449,6 +385,11 @@ def _start_nginx(binary: str, directory: Path, server: WebServer, environment: d
         else:
             break
     return process
+
+
+def _takes_connections(port: int) -> bool:
+    with socket.socket() as asking:
+        return asking.connect_ex(("127.0.0.1", port)) == 0
 
 
 @contextmanager

@@ -9,12 +9,9 @@ import errno
 import itertools
 import os
 import pickle
-import random
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -35,20 +32,7 @@ from _unprivileged import run_child, unprivileged
 from dask import threaded
 
 import xzarr3
-from xzarr3 import (
-    Array,
-    ChunkDecodeError,
-    LocalStore,
-    MemoryStore,
-    MetadataError,
-    NodeExistsError,
-    NodeNotFoundError,
-    NodeTypeError,
-    Store,
-    StoreError,
-    StorePermissionError,
-    Xzarr3Error,
-)
+from xzarr3 import Array, ChunkDecodeError, LocalStore, MemoryStore, Store, StoreError, StorePermissionError
 from xzarr3._types import Buffer
 from xzarr3.copying import values as copied_values
 from xzarr3.dask import from_zarr
@@ -169,7 +153,7 @@ def test_opening_without_permission(base: Path) -> None:
         with permitted(0, root / locked):
             # A document that cannot be read is no reason to refuse mode "w-" in another way.
             errors = refused(
-                (StorePermissionError, NodeExistsError),
+                (StorePermissionError, xzarr3.NodeExistsError),
                 *(partial(open_, root, path) for open_ in (xzarr3.open, xzarr3.open_array, from_zarr)),
                 *(partial(xzarr3.open_group, root, path, mode=mode) for mode in ("r", "a", "w-", "w")),
                 partial(xzarr3.create_array, root, path, shape=3, dtype="i1"),
@@ -253,13 +237,12 @@ def test_links_into_forbidden_directories(base: Path) -> None:
     """Listing has to look at what a link points to."""
     store = LocalStore(base / "store")
     store.set("a/b", b"x")
-    (base / "outside").chmod(0)
     (base / "store" / "link").symlink_to("../outside/deep")
-    with contextlib.suppress(StoreError):
-        assert "a/b" in store.list()
-    with contextlib.suppress(StoreError):
-        assert "a/" in store.list_dir("")[1]
-    (base / "outside").chmod(0o755)
+    with permitted(0, base / "outside"):
+        with contextlib.suppress(StoreError):
+            assert "a/b" in store.list()
+        with contextlib.suppress(StoreError):
+            assert "a/" in store.list_dir("")[1]
 
 
 # Nothing there
@@ -275,7 +258,7 @@ def test_missing_store(kind: str, tmp_path: Path) -> None:
     if kind == "foreign":
         (root / "readme.txt").write_text("hello")
     for error in refused(
-        NodeNotFoundError,
+        xzarr3.NodeNotFoundError,
         lambda: xzarr3.open(root),
         lambda: xzarr3.open_array(root),
         lambda: xzarr3.open_group(root, mode="r+"),
@@ -292,16 +275,10 @@ def test_missing_store(kind: str, tmp_path: Path) -> None:
 # Documents that are none
 
 NOT_DOCUMENTS = {
-    "empty": b"",
     "brace": b"{",
-    "text": b"<html>404 not found</html>",
-    "two": b'{"zarr_format": 3, "node_type": "group"}{}',
     "deep": b'{"zarr_format": 3, "node_type": "group", "attributes": %s}' % (b"[" * 10**5 + b"]" * 10**5),
     "format 2": b'{"zarr_format": 2, "node_type": "group"}',
-    "format true": b'{"zarr_format": true, "node_type": "group"}',
-    "format 1e400": b'{"zarr_format": 1e400, "node_type": "group"}',
     "other type": b'{"zarr_format": 3, "node_type": ["array"]}',
-    "bare array": b'{"zarr_format": 3, "node_type": "array"}',
 }
 
 
@@ -311,7 +288,7 @@ def test_document_that_is_none(name: str, store: Store) -> None:
     root.create_array("a/x", data=np.arange(4))
     store.set("a/zarr.json", NOT_DOCUMENTS[name])
     for error in refused(
-        MetadataError,
+        xzarr3.MetadataError,
         lambda: xzarr3.open(store, "a"),
         lambda: xzarr3.open_group(store, "a", mode="a"),
         lambda: xzarr3.open_array(store, "a"),
@@ -321,34 +298,6 @@ def test_document_that_is_none(name: str, store: Store) -> None:
         assert "'/a'" in str(error)
     assert bytes(store.get("a/zarr.json") or b"") == NOT_DOCUMENTS[name]
     assert xzarr3.open_array(store, "a/x")[:].tolist() == [0, 1, 2, 3]
-
-
-def test_document_cut_off_anywhere(store: Store) -> None:
-    """Each of them is an error of ours; none is read as something else."""
-    _make(store, "sharded")
-    document = bytes(store.get("zarr.json") or b"")
-    for length in range(len(document) - 1):
-        store.set("zarr.json", document[:length])
-        with pytest.raises(MetadataError):
-            xzarr3.open(store)
-
-
-def test_document_with_one_byte_wrong(store: Store) -> None:
-    _make(store, "sharded")
-    document = bytes(store.get("zarr.json") or b"")
-    rng = random.Random(11)
-    refused = 0
-    for _ in range(400):
-        wrong = bytearray(document)
-        wrong[rng.randrange(len(wrong))] = rng.randrange(256)
-        store.set("zarr.json", wrong)
-        try:
-            array = xzarr3.open_array(store)
-            if array.size < 10_000:
-                array[...]
-        except (MetadataError, ChunkDecodeError, NodeTypeError):
-            refused += 1
-    assert refused > 50
 
 
 # Chunks that are none
@@ -375,60 +324,6 @@ def test_chunk_that_is_too_short_or_too_long(layout: str, store: Store) -> None:
         np.testing.assert_array_equal(array[rest, rest], _values()[rest, rest])
     store.set(key, whole)
     np.testing.assert_array_equal(array[...], _values())
-
-
-@ALL
-def test_corrupt_chunk(layout: str, store: Store) -> None:
-    """An error of ours or, where no checksum guards the bytes, other values: no other error, no crash."""
-    array = _make(store, layout)
-    key = _first(array)
-    whole = bytes(store.get(key) or b"")
-    rng = random.Random(13)
-    caught = 0
-    for _ in range(120):
-        wrong = bytearray(whole)
-        for _ in range(rng.choice([1, 1, 1, 8])):
-            wrong[rng.randrange(len(wrong))] ^= 1 << rng.randrange(8)
-        if wrong == whole:
-            continue
-        store.set(key, wrong)
-        try:
-            read = array[...]
-        except ChunkDecodeError as error:
-            caught += 1
-            assert error.key == key  # noqa: PT017 - only some of them are refused
-            continue
-        assert read.shape == (16, 16)
-        assert "crc32c" not in layout, "a checksum does not miss a few bits"
-        np.testing.assert_array_equal(read[8:], _values()[8:])
-    if layout in ("crc32c", "sharded"):
-        assert caught >= 100
-
-
-@ALL
-def test_chunk_of_noise(layout: str, store: Store) -> None:
-    array = _make(store, layout)
-    rng = random.Random(17)
-    for size in (1, 16, 127, 129, 600, 5000):
-        for noise in (rng.randbytes(size), b"\xff" * size, bytes(size)):
-            store.set(_first(array), noise)
-            with pytest.raises(ChunkDecodeError, match=_first(array)):
-                array[...]
-
-
-@ALL
-def test_writing_to_a_part_of_a_corrupt_chunk(layout: str, store: Store) -> None:
-    """What cannot be read cannot be kept, so it is not overwritten; all of it can be replaced."""
-    array = _make(store, layout)
-    key = _first(array)
-    broken = bytes(store.get(key) or b"")[:-3]
-    store.set(key, broken)
-    for selection in ((1, 1), (slice(0, 3), slice(0, 4))):
-        with pytest.raises(ChunkDecodeError, match=key):
-            array[selection] = 5
-        assert bytes(store.get(key) or b"") == broken
-    array[...] = _values() + 1
-    np.testing.assert_array_equal(array[...], _values() + 1)
 
 
 def test_directory_in_place_of_a_chunk(tmp_path: Path) -> None:
@@ -461,27 +356,6 @@ def test_pipe_in_place_of_a_chunk(tmp_path: Path) -> None:
                     read(array)
 
     run_child(work).checked()
-
-
-def test_errors_travel_between_processes(store: Store) -> None:
-    """Workers of dask send them home, with all they say."""
-    array = _make(store, "sharded")
-    store.set(_first(array), bytes(store.get(_first(array)) or b"")[:-3])
-    store.set("bad/zarr.json", b"{")
-    for error in refused(
-        Xzarr3Error,
-        lambda: array[...],
-        lambda: xzarr3.open(store, "bad"),
-        lambda: xzarr3.open(store, "none"),
-        lambda: store.get("a//b"),
-        lambda: array[99],
-        lambda: xzarr3.open_array(store).__setitem__(0, 1),
-        lambda: xzarr3.create_array(store, "new", shape=1, dtype="i1", fill_value="x"),
-    ):
-        twin = pickle.loads(pickle.dumps(error))
-        assert type(twin) is type(error)
-        assert str(twin) == str(error)
-        assert {k: v for k, v in vars(twin).items() if k != "__notes__"} == vars(error)
 
 
 # Failing disks
@@ -532,12 +406,12 @@ def test_failing_reads_of_documents(
 
 
 def test_failing_stat_is_no_absence(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    array = _make(local_store)
+    _make(local_store)
     with failing(monkeypatch, "stat", os_error(errno.EIO), root=local_store.root):
-        with pytest.raises((StoreError, NodeExistsError)):
+        with pytest.raises((StoreError, xzarr3.NodeExistsError)):
             xzarr3.create_array(local_store, shape=1, dtype="i1")
         assert local_store.versions(["zarr.json"]) == [None]
-    np.testing.assert_array_equal(array[...], _values())
+    np.testing.assert_array_equal(xzarr3.open_array(local_store)[...], _values())
 
 
 def test_failing_scan(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -644,56 +518,6 @@ def test_failing_write_whose_leftover_cannot_be_removed(
     assert len(files(local_store.root)) == 2
     assert contents(local_store) == {"a/b": b"old"}
     assert local_store.list_dir("a/") == ({"a/b"}, set())
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-@ALL
-def test_array_on_a_failing_disk_holds_old_and_new_units(
-    layout: str, threads: int, local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = np.tile(_values(), (16, 16))
-    array = _make(local_store, layout, data=old, chunks=(32, 32), **_shards(layout))
-    new = old + 1
-    with (
-        failing(monkeypatch, "writev", os_error(errno.ENOSPC), after=2, root=local_store.root),
-        pytest.raises(StoreError, match="No space left"),
-    ):
-        array.set(..., new, threads=threads)
-    found = xzarr3.open_array(local_store)
-    states = []
-    for task in found.chunk_tasks():
-        unit = task()
-        is_old, is_new = (np.array_equal(unit, values[task.selection]) for values in (old, new))
-        assert is_old or is_new, task.coords
-        states.append(is_new)
-    assert any(states)
-    assert not all(states)
-    assert all(key == "zarr.json" or key.startswith("c/") for key in files(local_store.root))
-
-
-def _shards(layout: str) -> dict[str, object]:
-    return {"shards": (64, 64)} if layout == "sharded" else {}
-
-
-def test_failing_append_changes_nothing_that_is_seen(
-    local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    array = _make(local_store, chunks=(3, 4))  # The last row of chunks is shared with what is appended.
-    document = local_store.get("zarr.json")
-    for after in itertools.count():
-        with failing(monkeypatch, "replace", os_error(errno.ENOSPC), after=after):
-            try:
-                assert array.append(np.full((5, 16), 7.0)) == (21, 16)
-                break
-            except StoreError:
-                pass
-        assert array.shape == (16, 16)
-        assert local_store.get("zarr.json") == document
-        np.testing.assert_array_equal(array[...], _values())
-        np.testing.assert_array_equal(xzarr3.open_array(local_store)[...], _values())
-    assert after >= 5
-    np.testing.assert_array_equal(xzarr3.open_array(local_store)[:16], _values())
-    assert (array[16:] == 7).all()
 
 
 def test_failing_writes_of_documents_change_nothing(
@@ -890,41 +714,6 @@ def test_interrupt_stops_all_threads(direction: str, threads: int) -> None:
             np.testing.assert_array_equal(array[...], values + 1)
 
     run_child(work).checked()
-
-
-_READER = """
-import sys, xzarr3
-array = xzarr3.open_array(sys.argv[1])
-expected = array.get(threads=2)
-try:
-    print("ready", flush=True)
-    while True:
-        array.get(threads=2)
-except KeyboardInterrupt:
-    assert (array.get(threads=2) == expected).all()
-    print("interrupted", flush=True)
-"""
-
-
-def test_interrupt_of_a_real_process(tmp_path: Path) -> None:
-    """As a user at a terminal: python reading a store on disk, and a signal."""
-    values = np.random.default_rng(3).random(2_000_000)
-    xzarr3.create_array(tmp_path / "store", data=values, chunks=5000)
-    child = subprocess.Popen(
-        [sys.executable, "-c", _READER, str(tmp_path / "store")],
-        stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        text=True,
-    )
-    try:
-        assert child.stdout is not None
-        assert child.stdout.readline() == "ready\n"
-        child.send_signal(signal.SIGINT)
-        out, _ = child.communicate(timeout=120)
-    finally:
-        child.kill()
-        child.wait()
-    assert (out, child.returncode) == ("interrupted\n", 0)
 
 
 class HeldStore(MemoryStore):
@@ -1125,19 +914,8 @@ def test_vanished_store_is_an_error(layout: str, how: str, tmp_path: Path) -> No
         with pytest.raises(StoreError):
             ask()
     for open_ in (lambda: group["a"], lambda: xzarr3.open(root), lambda: xzarr3.open(root, "a/x")):
-        with pytest.raises(NodeNotFoundError):
+        with pytest.raises(xzarr3.NodeNotFoundError):
             open_()
-
-
-def test_vanished_array_in_a_store_that_stays(store: Store) -> None:
-    root = xzarr3.create_group(store)
-    array = _make(store, path="x")
-    _make(store, path="y")
-    del root["x"]
-    for read in READS.values():
-        with pytest.raises(StoreError, match="/x"):
-            read(array)
-    np.testing.assert_array_equal(root["y"][...], _values())  # type: ignore[index]
 
 
 @pytest.mark.parametrize("after", [0, 1, 5, 50, 150, 199])

@@ -26,13 +26,7 @@ from _unprivileged import run_child
 
 import xzarr3
 from xzarr3 import ConflictError, MemoryStore, Store, StoreError, to_zarr
-from xzarr3.errors import (
-    ChangedError,
-    OutcomeUnknownError,
-    ReadOnlyError,
-    StoreCapabilityError,
-    StorePermissionError,
-)
+from xzarr3.errors import ChangedError, OutcomeUnknownError, StoreCapabilityError, StorePermissionError
 from xzarr3.parallel import parallel_map
 from xzarr3.stores.base import update, versioned
 from xzarr3.stores.object import client
@@ -255,24 +249,18 @@ def test_deadline(fault_server: FaultServer) -> None:
         make("s3", fault_server, timeout=0.1, deadline=0.4).get("a")
 
 
-@pytest.mark.parametrize("service", SERVICES)
 @pytest.mark.parametrize("settings", [{}, {"deadline": 0.4}, {"deadline": 500, "timeout": 90}], ids=str)
 def test_the_last_attempt_begins_before_the_deadline(
-    fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch, service: str, settings: dict[str, float]
+    fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch, settings: dict[str, float]
 ) -> None:
     """So that by default a fault that stays is reported within 20 seconds, whatever each attempt takes."""
     monkeypatch.undo()
-    store = make(service, fault_server, **settings)
     deadline = settings.get("deadline", 12)
     timeout = settings.get("timeout", min(7, deadline))
-    for once in (True, False):
-        made = store._use().made(once, False)
-        told = made.retry_config
-        assert told["max_retries"] == (0 if once else 10)
-        pause = told["backoff"]["max_backoff"]
-        assert told["backoff"]["init_backoff"] <= pause
-        assert abs((told["retry_timeout"] + pause).total_seconds() - deadline) < 0.01
-        assert made.client_options["read_timeout"] == f"{timeout:g}s" or settings
+    made = make("s3", fault_server, **settings)._use().made(False, False)
+    pause = made.retry_config["backoff"]["max_backoff"]
+    assert abs((made.retry_config["retry_timeout"] + pause).total_seconds() - deadline) < 0.01
+    assert made.client_options["read_timeout"] == f"{timeout:g}s" or settings
     assert deadline + timeout < 20 or settings
 
 
@@ -384,7 +372,7 @@ def test_erasing_one_by_one_where_a_service_cannot_erase_many(fault_server: Faul
     single.set_values([("a", b"x"), ("b", b"y")])
     single.erase_values(["a", "b", "c"])
     assert fault_server.keys() == []
-    assert fault_server.summary()["DELETE"] == 4
+    assert len(fault_server.log("DELETE")) == 4
 
 
 def test_login_pages_of_a_real_server(http_server: WebServer) -> None:
@@ -431,7 +419,7 @@ def test_a_web_server_is_read_only(http_server: WebServer) -> None:
         lambda: update(store, "a", lambda _: [b""]),
     ]
     for change in changes:
-        with pytest.raises(ReadOnlyError):
+        with pytest.raises(xzarr3.ReadOnlyError):
             change()
 
 
@@ -608,23 +596,18 @@ def test_values_beyond_the_limit_are_not_fetched(fault_server: FaultServer) -> N
 
 @pytest.mark.parametrize("service", ["s3", "gs"])
 def test_conditions(fault_server: FaultServer, service: str) -> None:
+    """Beside what `check_store` asks of every store."""
     store = make(service, fault_server)
-    value, version = versioned(store, "a")
-    assert value is None
-    assert put_if(store, "a", version, b"1")
-    assert not put_if(store, "a", version, b"2")
-    value, version = versioned(store, "a")
-    assert value == b"1"
+    assert put_if(store, "a", versioned(store, "a")[1], b"1")
+    _, version = versioned(store, "a")
     fault_server.put(PATH, b"of others")
-    assert not put_if(store, "a", version, b"3")
-    value, version = versioned(store, "a")
+    assert not put_if(store, "a", version, b"2")
+    _, version = versioned(store, "a")
     assert pickle.loads(pickle.dumps(version)) == version
-    assert put_if(store, "a", version, b"4")
-    assert fault_server.get(PATH) == b"4"
     fault_server.delete(PATH)
-    assert not put_if(store, "a", version, b"5")
-    fault_server.configure(match_missing=404)
-    assert not put_if(store, "a", version, b"5")
+    for status in (412, 404):
+        fault_server.configure(match_missing=status)
+        assert not put_if(store, "a", version, b"3")
     assert fault_server.get(PATH) is None
     assert not store.traits.erases_conditionally
     with pytest.raises(StoreCapabilityError, match="cannot erase"):
@@ -698,6 +681,7 @@ def test_answers_to_conditions_get_lost(fault_server: FaultServer, service: str,
 
 BUSY = {"status": 409, "body": "<Error><Code>ConditionalRequestConflict</Code></Error>"}
 Fault = tuple[str, str, dict[str, Any]]
+"""What goes wrong, with which method, and how; once, unless it says how often."""
 LOST: Fault = ("lost-answer", "PUT", {})
 RESET: Fault = ("reset", "PUT", {})
 
@@ -705,6 +689,11 @@ RESET: Fault = ("reset", "PUT", {})
 def theirs(method: str, value: bytes, **when: int) -> Fault:
     """Somebody else stores a value just before the next request of a kind."""
     return "overwrite", method, {"value": value, **when}
+
+
+def happen(server: FaultServer, faults: list[Fault], key: str = "a") -> None:
+    for kind, method, parameters in faults:
+        server.fault(kind, f"/b/x/{key}", methods=[method], **{"times": 1, **parameters})
 
 
 STORIES: dict[str, tuple[list[Fault], list[bytes], bytes]] = {
@@ -741,8 +730,7 @@ def test_a_change_is_made_once(fault_server: FaultServer, service: str, story: s
     store = make(service, fault_server, retries=1 if story == "nothing can be read then" else 5)
     changed_twice(store)
     fault_server.clear_log()
-    for kind, method, parameters in faults:
-        fault_server.fault(kind, PATH, methods=[method], **{"times": 1, **parameters})
+    happen(fault_server, faults)
     calls = []
 
     def change(value: Any) -> list[bytes]:
@@ -773,32 +761,27 @@ def test_whether_a_change_was_made_may_be_unknown(
 ) -> None:
     store = make(service, fault_server)
     version = changed_twice(store) if key == "a" else "absent"
-    for kind, method, parameters in faults:
-        fault_server.fault(kind, f"/b/x/{key}", methods=[method], **{"times": 1, **parameters})
+    happen(fault_server, faults, key)
     with pytest.raises(OutcomeUnknownError, match=rf"key '{key}' of .*{words}"):
         put_if(store, key, version, b"mine")
 
 
 def test_a_busy_service_is_asked_again(fault_server: FaultServer) -> None:
-    store = make("s3", fault_server)
+    store = make("s3", fault_server, retries=3)
+    busy: Fault = ("status", "PUT", {**BUSY, "times": 3})
     for key, version in (("new", "absent"), ("a", changed_twice(store))):
-        fault_server.fault("status", f"/b/x/{key}", methods=["PUT"], times=3, **BUSY)
+        happen(fault_server, [busy], key)
         assert put_if(store, key, version, b"1")
         assert store.get(key) == b"1"
     # Who was faster is another version as ever.
     _, version = versioned(store, "a")
-    fault_server.fault("status", PATH, methods=["PUT"], times=1, **BUSY)
-    fault_server.fault("overwrite", PATH, methods=["GET"], times=1, value=b"theirs")
+    happen(fault_server, [("status", "PUT", BUSY), theirs("GET", b"theirs")])
     assert not put_if(store, "a", version, b"mine")
     assert fault_server.get(PATH) == b"theirs"
-
-
-def test_a_service_that_stays_busy_is_a_conflict(fault_server: FaultServer) -> None:
-    store = make("s3", fault_server, retries=3)
-    fault_server.fault("status", PATH, methods=["PUT"], **BUSY)
+    fault_server.fault("status", "/b/x/c", methods=["PUT"], **BUSY)
     with pytest.raises(ConflictError, match=r"ConditionalRequestConflict, in 4 attempts; reduce"):
-        put_if(store, "a", "absent", b"1")
-    assert fault_server.get(PATH) is None
+        put_if(store, "c", "absent", b"1")
+    assert fault_server.get("/b/x/c") is None
 
 
 @pytest.mark.parametrize("service", ["s3", "gs"])
@@ -962,16 +945,6 @@ def test_a_list_comes_page_by_page_and_goes_on_where_it_failed(
     assert len(fault_server.log("GET")) == 12, "ten pages and two failures"
 
 
-def test_what_is_listed_is_erased_meanwhile(fault_server: FaultServer) -> None:
-    store = make("s3", fault_server)
-    fault_server.put_all({f"/b/x/{at}": b"v" for at in range(10)})
-    names = store.list()
-    first = next(names)
-    for at in range(10):
-        fault_server.delete(f"/b/x/{at}")
-    assert [first, *names] == [str(at) for at in range(10)]
-
-
 # Secrets
 
 
@@ -979,9 +952,7 @@ SECRETS: dict[str, dict[str, Any]] = {
     "s3": {"key": "AKIAVERYSECRETKEY", "secret": "s3cr3t/of+the=key", "token": "session-t0ken"},
     "az": {"account_name": "account", "sas_key": "sv=2024&sp=rl&sig=c2lnbmF0dXJl%2Bsecret%3D"},
     "gs": {"bearer_token": "ya29.bearer-of-google"},
-    "http": {
-        "client_options": {"default_headers": {"Authorization": "Bearer of-the-web", "X-Api-Key": "web-key"}}
-    },
+    "http": {"client_options": {"default_headers": {"Authorization": "of-the-web", "X-Api-Key": "web-key"}}},
 }
 HIDDEN = {
     "s3": list(SECRETS["s3"].values()),
@@ -1039,11 +1010,6 @@ def test_secrets_are_shown_nowhere(
 # Forked children and other processes
 
 
-def _reads(store: ObjectStore, count: int = 8) -> list[bytes]:
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(lambda _: bytes(store.get("a") or b"none"), range(count)))
-
-
 def test_a_forked_child_is_told_what_to_do(fault_server: FaultServer) -> None:
     """obstore would wait for ever; a child of a child, a copy and another store are told so, too."""
     fault_server.put(PATH, b"value")
@@ -1069,15 +1035,6 @@ def test_a_forked_child_is_told_what_to_do(fault_server: FaultServer) -> None:
     assert store.get("a") == b"value"
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_other_processes(fault_server: FaultServer, method: str) -> None:
-    fault_server.put(PATH, b"value")
-    store = make("s3", fault_server)
-    assert store.get("a") == b"value"
-    with multiprocessing.get_context(method).Pool(1) as pool:
-        assert pool.apply(_reads, (store,)) == [b"value"] * 8
-
-
 def test_ready_stores(fault_server: FaultServer, tmp_path: Path) -> None:
     obstore = pytest.importorskip("obstore.store")
     fault_server.put(PATH, VALUE)
@@ -1087,25 +1044,17 @@ def test_ready_stores(fault_server: FaultServer, tmp_path: Path) -> None:
         "b", prefix="x", endpoint=fault_server.url, retry_config={"max_retries": 3}, **secrets, **http
     )
     store = ObjectStore(ready)
-    assert "AKIA" not in repr(store)
     assert repr(store) == f'<ObjectStore \'obstore.S3Store(bucket="b",prefix="x")\' at {fault_server.url}>'
     fault_server.fault("status", PATH, times=3)
     for one in (store, pickle.loads(pickle.dumps(store))):
         assert one.get("a") == VALUE
     web = ObjectStore(obstore.HTTPStore.from_url(f"{fault_server.url}/b/x", **http))
-    assert web.get("a", (-3, None)) == VALUE[-3:]
-    assert not web.writeable
+    assert (web.get("a", (-3, None)), web.writeable) == (VALUE[-3:], False)
     local = ObjectStore(obstore.LocalStore(tmp_path))
-    local.set("a/b", b"123")
-    assert local.get("a/b", (-2, 1)) == b"2"
     assert pickle.loads(pickle.dumps(local)) == local
-    assert (list(local.list()), local.get("a"), local.exists("no")) == (["a/b"], None, False)
     memory = ObjectStore(obstore.MemoryStore())
-    for key in ("a/b", "c"):
-        memory.set(key, b"123")
-        update(memory, key, lambda stored: [bytes(stored or b""), b"4"])
-    assert sorted(memory.list()) == ["a/b", "c"]
-    assert memory.get("c") == b"1234"
+    update(memory, "c", lambda stored: [bytes(stored or b""), b"4"])
+    assert memory.get("c") == b"4"
     outcome = run_child(lambda: memory.get("c"))
     assert isinstance(outcome.error, StoreError)
     assert "forked" in str(outcome.error)

@@ -20,7 +20,7 @@ def made(server: Any, name: str) -> ObjectStore:
         server.configure(max_keys=7)  # Lists of several pages.
         bucket = f"bucket-{next(NUMBERS)}"
     else:
-        bucket = server.container() if name == "azure_server" else server.bucket()
+        bucket = server.bucket()
     return ObjectStore(f"{SCHEMES[name]}://{bucket}/x", storage_options=server.storage_options)
 
 

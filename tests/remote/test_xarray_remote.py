@@ -427,7 +427,7 @@ def _s3(server: Any, tmp_path: Path) -> Place:
 
 
 def _azure(server: Any, tmp_path: Path) -> Place:
-    container = server.container()
+    container = server.bucket()
     ready = obstore.AzureStore(container, prefix="a.zarr", **server.obstore_options)
     return Place(f"az://{container}/a.zarr", server.storage_options, lambda: zarr.storage.ObjectStore(ready))
 
