@@ -155,7 +155,7 @@ class Server:
 
 
 class S3Server(Server):
-    """moto's server, which checks no signatures; its options are for ``s3://`` and for obstore's ``S3Store``."""
+    """moto's server, which checks no signatures."""
 
     @property
     def storage_options(self) -> dict[str, Any]:

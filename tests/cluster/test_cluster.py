@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents
-from distributed import Client, wait
+from distributed import Client
 
 import xzarr3
 from xzarr3 import ChunkDecodeError, LocalStore, MemoryStore, ReadOnlyError, from_zarr, store
@@ -89,18 +89,6 @@ def test_memory_stores_can_be_read_but_not_written_elsewhere(client: Client) -> 
     # The workers may still hold the copy of before.
     np.testing.assert_array_equal(from_zarr(array).compute(), np.ones((20, 20)))
     np.testing.assert_array_equal(client.submit(array.get, pure=False).result(timeout=120), np.ones((20, 20)))
-
-
-def test_results_that_are_kept_are_not_taken_for_new_ones(client: Client, local_store: LocalStore) -> None:
-    array = xzarr3.create_array(local_store, data=_values(20, 20), chunks=10)
-    kept = client.persist(from_zarr(array))
-    wait(kept)
-    again = from_zarr(array)
-    assert again.name == kept.name, "unchanged, it need not be read again"
-    array[5, 5] = -1
-    changed = from_zarr(array)
-    assert changed.compute()[5, 5] == -1
-    assert kept.compute()[5, 5] == _values(20, 20)[5, 5]
 
 
 def test_errors_come_home(client: Client, local_store: LocalStore) -> None:

@@ -128,17 +128,6 @@ def test_an_unconsolidated_group_is_listed_once(zarr_format: Any, requests: int,
     xr.testing.assert_identical(found.load(), dataset())
 
 
-def test_coordinates_without_indexes_are_first_those_of_the_opening() -> None:
-    store = WaitingStore()
-    to_zarr(xr.Dataset(coords={"lon": np.arange(3.0)}), store)
-    found = xr.open_dataset(store, engine="xzarr3", create_default_indexes=False, cache=False)
-    xzarr3.open_array(store, "lon", mode="r+")[...] = 77.0
-    with store.counted() as count:
-        assert found["lon"].values.tolist() == [0, 1, 2]
-    assert not count.requests
-    assert found["lon"].values.tolist() == [77, 77, 77]
-
-
 def test_dropped_variables_are_not_fetched() -> None:
     store = filled(3, consolidated=False)
     store.set("v001/zarr.json", b"no document")

@@ -90,8 +90,15 @@ class FarStore(Store):
             value.first = first, bytes(cut(found[1], first))
         return value
 
-    def requests(self, *, documents: bool = False) -> list[tuple[str, str, Any]]:
-        return [each for each in self.log if documents or not each[1].endswith("zarr.json")]
+    def requests(self) -> list[tuple[str, str, Any]]:
+        return [each for each in self.log if not each[1].endswith("zarr.json")]
+
+    def most_during(self, act: Callable[[], object], latency: float = 0.01) -> int:
+        """How many requests are under way at a time while something is done."""
+        self.latency, self.most, self.log = latency, 0, []
+        act()
+        self.latency = 0.0
+        return self.most
 
 
 class _FarValue(Value):
@@ -122,16 +129,15 @@ def documents_stay_known(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("documents_stay_known")
 @pytest.mark.parametrize("shards", [None, (20,)], ids=["chunks", "shards"])
 @pytest.mark.parametrize("compressors", [None, "zstd"])
-def test_many_units_are_read_at_a_time(shards: Any, compressors: Any) -> None:
-    store = FarStore(concurrency=16)
-    data = np.arange(1600)
+def test_many_units_are_read_and_written_at_a_time(shards: Any, compressors: Any) -> None:
+    store, data, units = FarStore(concurrency=16), np.arange(1600), 1600 // (20 if shards else 10)
     array = xzarr3.create_array(
         store, data=data, chunks=(10,), shards=shards, compressors=compressors, fill_value=-1
     )
-    store.latency, store.log, store.most = 0.02, [], 0
-    np.testing.assert_array_equal(array[...], data)
-    assert len(store.requests()) == 1600 // (20 if shards else 10)
-    assert store.most == 16
+    assert store.most_during(lambda: np.testing.assert_array_equal(array[...], data), 0.02) == 16
+    assert len(store.requests()) == units
+    assert store.most_during(lambda: array.set(..., data + 1), 0.02) == 16
+    assert len(store.requests()) == units
 
 
 def sharded(size: int = 32, **options: Any) -> tuple[FarStore, xzarr3.Array, np.ndarray[Any, Any]]:
@@ -154,30 +160,18 @@ def indexes(store: FarStore) -> int:
 def test_as_many_threads_as_are_asked_for(threads: int) -> None:
     store = FarStore()
     array = xzarr3.create_array(store, data=np.arange(60), chunks=3)
-    store.latency, store.most = 0.002, 0
-    array.get(threads=threads)
-    assert store.most == threads
-    store.most = 0
-    array.set(..., np.arange(60) + 1, threads=threads)
-    assert store.most == threads
+    assert store.most_during(lambda: array.get(threads=threads), 0.002) == threads
+    assert store.most_during(lambda: array.set(..., np.arange(60) + 1, threads=threads), 0.002) == threads
 
 
 @pytest.mark.usefixtures("documents_stay_known")
-def test_many_requests_at_a_time_in_a_task_of_dask_too() -> None:
-    store = FarStore(concurrency=8)
-    array = xzarr3.create_array(store, data=np.arange(400), chunks=10)
-    store.latency, store.most = 0.005, 0
-    block = dask.delayed(array.__getitem__)(slice(None))
-    np.testing.assert_array_equal(block.compute(scheduler="threads"), np.arange(400))
-    assert store.most == 8
-
-
-def test_units_are_written_many_at_a_time() -> None:
+def test_many_requests_at_a_time_in_tasks_of_dask_too() -> None:
     store = FarStore(concurrency=16)
-    array = xzarr3.create_array(store, shape=320, dtype="i4", chunks=10)
-    store.latency, store.most, store.log = 0.02, 0, []
-    array[...] = np.arange(320) + 1
-    assert (store.most, len(store.requests())) == (16, 32)
+    array = xzarr3.create_array(store, data=np.arange(640), chunks=10)
+    block = dask.delayed(array.__getitem__)(slice(None))
+    assert store.most_during(lambda: block.compute(scheduler="threads")) == 16
+    assert store.most_during(lambda: xzarr3.store(da.arange(1, 641, chunks=320), array)) >= 16
+    np.testing.assert_array_equal(array[...], np.arange(1, 641))
 
 
 def test_the_index_of_a_shard_is_read_once() -> None:
@@ -278,17 +272,10 @@ def test_the_first_failure_ends_it_all() -> None:
 
 
 def test_several_values_together() -> None:
-    store = FarStore(concurrency=10)
-    store.latency = 0.02
-    keys = [f"k/{at}" for at in range(50)]
-    most = []
-    for act in (
-        lambda: store.set_values((key, key.encode()) for key in keys),
-        lambda: store.get_values([*keys, "none"]),
-    ):
-        store.most = 0
-        most.append((act(), store.most))
-    assert most == [(None, 10), ([*(key.encode() for key in keys), None], 10)]
+    store, values = FarStore(concurrency=10), {f"k/{at}": b"%d" % at for at in range(50)}
+    assert store.most_during(lambda: store.set_values(values.items()), 0.02) == 10
+    assert store.most_during(lambda: store.get_values(values), 0.02) == 10
+    assert store.get_values([*values, "none"]) == [*values.values(), None]
 
 
 @settings(max_examples=60, deadline=None)
@@ -327,43 +314,23 @@ def test_every_box_of_a_plain_chunk_is_that_of_numpy(request_bytes: int) -> None
         np.testing.assert_array_equal(array[box], values[box], err_msg=str(box))
 
 
-def test_blocks_of_dask_are_written_many_units_at_a_time() -> None:
-    store = FarStore(concurrency=16)
-    array = xzarr3.create_array(store, shape=640, dtype="i4", chunks=10)
-    store.latency, store.most = 0.01, 0
-    data = da.arange(640, chunks=320, dtype="i4")
-    xzarr3.store(data, array)
-    assert store.most >= 16
-    store.latency = 0
-    np.testing.assert_array_equal(array[...], np.arange(640))
-
-
 def test_datasets_are_written_by_many_tasks_at_a_time() -> None:
     store = FarStore(concurrency=16)
     dataset = xr.Dataset({"t": ("x", np.arange(640))}).chunk(x=10)
-    store.latency, store.most = 0.01, 0
-    xzarr3.to_zarr(dataset, store)
-    assert store.most >= 8
-    store.most = 0
+    assert store.most_during(lambda: xzarr3.to_zarr(dataset, store)) >= 8
     with dask.config.set(num_workers=2):
         xzarr3.to_zarr(dataset, store, group="again")
-    store.latency = 0
     xr.testing.assert_equal(xzarr3.open_dataset(store, group="again"), dataset.compute())
 
 
 def test_threads_are_no_more_than_memory_can_hold() -> None:
     store = FarStore(concurrency=64)
     array = xzarr3.create_array(store, data=np.ones(64 * 2**14), chunks=2**14)
-    store.latency = 0.005
     before = in_flight.get_limit()
     in_flight.set_limit(8 * 2**14 * 8)
     try:
-        store.most = 0
-        array[...]
-        assert store.most <= 8
-        store.most = 0
-        array[...] = 5.0
-        assert store.most <= 4
+        assert store.most_during(lambda: array[...], 0.005) <= 8
+        assert store.most_during(lambda: array.set(..., 5.0), 0.005) <= 4
     finally:
         in_flight.set_limit(before)
 
@@ -376,11 +343,6 @@ def test_a_store_without_listing_is_copied_however_many_chunks_there_are() -> No
     xzarr3.create_array(source, data=np.arange(5000, dtype="i2"), chunks=1)
     target = xzarr3.copy(source, xzarr3.MemoryStore())
     np.testing.assert_array_equal(target[...], np.arange(5000))
-
-
-def test_a_copy_of_what_is_not_there_is_an_error() -> None:
-    with pytest.raises(StoreError, match="no value"):
-        FarStore().copy("a", "b")
 
 
 # What listings leave out
