@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import xarray as xr
 from _conformance import contents
+from _processes import processes
 
 from xzarr3 import LocalStore, MemoryStore, Store
 from xzarr3._types import Buffer
@@ -77,6 +79,36 @@ def forget_process() -> None:
     """What this process has reserved is that of one that is gone."""
     lease._live.clear()
     lease._kept.clear()
+
+
+def end_at_change(n: int, end: Callable[[], object], set_name: Callable[..., None] = setattr) -> None:
+    """End what goes on at the n-th change of a directory from now on."""
+    count = itertools.count()
+
+    def mortal(real: Any) -> Any:
+        def act(*args: Any, **options: Any) -> Any:
+            changes = real.__name__ != "open" or args[1] & (os.O_WRONLY | os.O_CREAT)
+            if changes and next(count) >= n:
+                end()
+            return real(*args, **options)
+
+        return act
+
+    for change in ("rename", "replace", "link", "symlink", "unlink", "rmdir", "mkdir", "open"):
+        set_name(os, change, mortal(getattr(os, change)))
+
+
+def killed_in_fork(n: int, act: Callable[[], object]) -> bool:
+    """Whether a process that does this was killed at its n-th change of a directory."""
+
+    def mortal() -> None:
+        end_at_change(n, lambda: os._exit(9))
+        act()
+
+    with processes(mortal) as (process,):
+        status = os.waitstatus_to_exitcode(process.wait(300))
+    assert status in (0, 9)
+    return status == 9
 
 
 class UnreadableStore(MemoryStore):

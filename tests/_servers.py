@@ -251,8 +251,6 @@ class GcsServer(Server):
         return fresh()
 
 
-# Starting: each gives the server and its version.
-
 Started = Iterator[tuple[T, str]]
 
 
@@ -422,9 +420,6 @@ def _directory() -> Iterator[Path]:
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
-
-
-# Fixtures.
 
 
 @contextmanager

@@ -120,9 +120,6 @@ def _slow(block: Values) -> Values:
     return block
 
 
-# Writes that fail
-
-
 def _marks(top: Path) -> dict[str, bytes]:
     """Documents and what says that somebody writes; a task elsewhere may just have stored a chunk."""
     found: dict[str, bytes] = {}

@@ -335,9 +335,6 @@ def test_a_directory_that_has_vanished_is_an_error_when_it_is_used(tmp_path: Pat
         array[0]
 
 
-# Processes of pools
-
-
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPoolExecutor]:
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
@@ -368,9 +365,6 @@ def test_tasks_in_pools_of_processes_have_one_thread(
             found = forked.apply_async(_threads, (array,)).get(60)
     assert found == (1, found[1], 2.0**22)
     assert not found[1] & {"xzarr3", "xzarr3-io"}
-
-
-# Writes that nobody would see
 
 
 def _fsspec(path: Path) -> xzarr3.FsspecStore:
@@ -425,9 +419,6 @@ def test_a_write_that_nobody_would_see_is_refused(
     _write(array)
     assert array[...].tolist() == [7, 7, 2, 3, 4, 5]
     assert pickle.loads(pickle.dumps(array)).store.identity == array.store.identity
-
-
-# Workers that are killed
 
 
 def _once(marker: str) -> bool:

@@ -371,9 +371,6 @@ def test_a_lease_that_could_not_be_taken_away_is_taken_away_later(monkeypatch: p
     assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 4]
 
 
-# What users see
-
-
 @pytest.mark.parametrize("resume", [False, True])
 @pytest.mark.parametrize("there", [False, True])
 def test_a_write_killed_on_another_host_is_waited_for_less_than_a_minute(

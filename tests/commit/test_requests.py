@@ -30,9 +30,7 @@ class Counted:
 
     def __init__(self, server: FaultServer) -> None:
         self._server = server
-        self.options = {
-            "endpoint_url": server.url, "key": "k", "secret": "s", "region": "us-east-1", "allow_http": True,
-        }  # fmt: skip
+        self.options = server.storage_options
         self.url = f"s3://bucket/{uuid.uuid4().hex}.zarr"
         # That a service keeps to conditions is asked once for each connection.
         store = xzarr3.open_store(f"s3://bucket/{uuid.uuid4().hex}", self.options, mode="a")

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents
-from _killed import MortalStore, forget_process, left, opened
+from _killed import MortalStore, forget_process, killed_in_fork, left, opened
 from _processes import processes
 
 import xzarr3
@@ -121,9 +121,6 @@ def uninterrupted(store: Store, log: Path, mode: str, group: str | None) -> dict
     return contents(store)
 
 
-# Killed processes
-
-
 def _in_threads(work: Callable[[], None]) -> Callable[[], None]:
     def run() -> None:
         with ThreadPoolExecutor(2) as pool, dask.config.set(scheduler="threads", pool=pool):
@@ -132,9 +129,9 @@ def _in_threads(work: Callable[[], None]) -> Callable[[], None]:
     return run
 
 
-def _killed_as_blocks_are_made(work: Callable[[], None], log: Path, moments: Iterator[int]) -> int:
+def _killed_as_blocks_are_made(work: Callable[[], None], log: Path, moments: list[int]) -> int:
     """Do some work in processes until one has done all of it; each is killed after so many blocks more."""
-    for kills, moment in enumerate(moments):
+    for kills, moment in enumerate([*moments, 10**9]):
         most = made(log) + moment
         with processes(work) as (process,):
             while not process.ended() and made(log) < most:
@@ -142,10 +139,7 @@ def _killed_as_blocks_are_made(work: Callable[[], None], log: Path, moments: Ite
             if process.ended():
                 assert process.wait(120) == 0
                 return kills
-            process.kill()
-    with processes(work) as (process,):
-        assert process.wait(120) == 0
-    return kills + 1
+    raise AssertionError
 
 
 def _unless_done(work: Callable[[], None], done: Path) -> None:
@@ -163,39 +157,19 @@ def _unless_done(work: Callable[[], None], done: Path) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_killed_at_random_moments(tmp_path: Path, seed: int) -> None:
     mode, group = ("w-", "w")[seed % 2], (None, "deep/below")[seed // 2 % 2]
-    log, target = tmp_path / "log", LocalStore(tmp_path / "target")
+    log, done, target = tmp_path / "log", tmp_path / "done", LocalStore(tmp_path / "target")
     wanted = uninterrupted(LocalStore(tmp_path / "wanted"), log, mode, group)
     if mode == "w":
         old(target, group)
-    moments = random.Random(seed)
+    dice = random.Random(seed)
     work = _in_threads(
-        lambda: _unless_done(
-            lambda: write(target, log, pause=0.02, mode=mode, group=group), tmp_path / "done"
-        )
+        lambda: _unless_done(lambda: write(target, log, pause=0.02, mode=mode, group=group), done)
     )
-    kills = _killed_as_blocks_are_made(work, log, iter([moments.randint(1, 8) for _ in range(8)]))
+    kills = _killed_as_blocks_are_made(work, log, [dice.randint(1, 8) for _ in range(8)])
     assert kills >= 2
     check(target, wanted)
     # What both threads are at may be made twice, and what was not yet entered when it was killed.
     assert made(log) <= BLOCKS + 12 * kills
-
-
-class _Mortal:
-    """Kills this process before the n-th change of the file system."""
-
-    def __init__(self, left: int) -> None:
-        self.left = left
-        for name in ("mkdir", "rename", "replace", "unlink", "rmdir", "link"):
-            setattr(os, name, self.counted(getattr(os, name)))
-
-    def counted(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **options: Any) -> Any:
-            self.left -= 1
-            if self.left < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return function(*args, **options)
-
-        return call
 
 
 def _small(store: Any, log: Path, mode: Any, *, resume: bool = True) -> None:
@@ -219,26 +193,18 @@ def test_killed_at_changes_of_the_file_system(tmp_path: Path, mode: Any) -> None
 
     reference = fresh("wanted")
     _small(reference, tmp_path / "other", mode, resume=False)
-    wanted = contents(reference)
     for number in itertools.count(0, 2):
         target, log = fresh(f"target-{number}"), tmp_path / f"log-{number}"
-
-        def work(number: int = number, target: LocalStore = target, log: Path = log) -> None:
-            _Mortal(number)
-            _small(target, log, mode)
-
-        with processes(work) as (process,):
-            whole = process.wait(120) == 0
-        if not whole:
+        killed = killed_in_fork(number, lambda: _small(target, log, mode))  # noqa: B023
+        if killed:
             try:
                 _small(target, log, mode)
             except NodeExistsError:  # All was done but to tell others that the place is free again.
                 assert mode == "w-"
-                kept = (".xzarr3-lease", ".__lock")
-                assert all(name.endswith(kept) for name in left(target))
+                assert all(name.endswith((".xzarr3-lease", ".__lock")) for name in left(target))
                 _small(target, log, "w")
-        check(target, wanted)
-        if whole:
+        check(target, contents(reference))
+        if not killed:
             break
         assert made(log) <= 4, "at most everything twice"
     assert number > 20
@@ -246,44 +212,29 @@ def test_killed_at_changes_of_the_file_system(tmp_path: Path, mode: Any) -> None
 
 _CLUSTER = """
 import sys
+from pathlib import Path
+from _clusters import cluster
+import test_resume
 
-sys.path[:0] = {paths!r}
-if __name__ == "__main__":
-    from pathlib import Path
-    from distributed import Client, LocalCluster
-    import test_resume
-
-    options = dict(processes=True, memory_limit=0, dashboard_address=":0", host="127.0.0.1")
-    with LocalCluster(n_workers=2, threads_per_worker=1, **options) as cluster, Client(cluster) as client:
-        client.run(test_resume.enter_at_once, {paths!r})
-        test_resume.write_unless_done(Path({target!r}), Path({log!r}), Path({done!r}), {mode!r})
+with cluster() as client, client.as_current():
+    test_resume.write_unless_done(*map(Path, sys.argv[1:]))
 """
 
 
-def enter_at_once(paths: list[str]) -> None:
-    """In a worker: whatever is entered is stored."""
-    import sys
-
-    sys.path[:0] = paths
-
-
-def write_unless_done(target: Path, log: Path, done: Path, mode: str) -> None:
-    _unless_done(lambda: write(LocalStore(target), log, pause=0.02, mode=mode), done)
+def write_unless_done(target: Path, log: Path, done: Path) -> None:
+    _unless_done(lambda: write(LocalStore(target), log, pause=0.02, mode="w"), done)
 
 
 @pytest.mark.slow
 def test_a_cluster_killed_at_random_moments(tmp_path: Path) -> None:
     """All of its processes at once, as a machine that is taken away."""
-    mode, log, done, ready, target = "w", *(tmp_path / name for name in ("log", "done", "ready", "target"))
-    wanted = uninterrupted(LocalStore(tmp_path / "wanted"), log, mode, None)
+    target, log, done = (tmp_path / name for name in ("target", "log", "done"))
+    wanted = uninterrupted(LocalStore(tmp_path / "wanted"), log, "w", None)
     old(LocalStore(target))
-    here = Path(__file__).parent
-    paths = [str(here), str(here.parent), os.path.dirname(os.path.dirname(xzarr3.__file__))]
-    script = tmp_path / "write.py"
-    given = {"ready": ready, "target": target, "log": log, "done": done}
-    script.write_text(_CLUSTER.format(paths=paths, mode=mode, **{k: str(v) for k, v in given.items()}))
+    command = [sys.executable, "-c", _CLUSTER, *map(str, (target, log, done))]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     for kills, most in enumerate((7, 10**9)):
-        child = subprocess.Popen([sys.executable, str(script)], start_new_session=True)
+        child = subprocess.Popen(command, env=environment, start_new_session=True)
         try:
             end = time.monotonic() + 180
             while child.poll() is None and made(log) < most and time.monotonic() < end:
@@ -296,9 +247,6 @@ def test_a_cluster_killed_at_random_moments(tmp_path: Path) -> None:
     assert done.exists()
     check(LocalStore(target), wanted)
     assert BLOCKS <= made(log) <= BLOCKS + 12
-
-
-# Stores that cannot rename
 
 
 @pytest.fixture
@@ -337,9 +285,6 @@ def test_cut_off_at_changes_of_a_store(
     assert number > TILES
 
 
-# Errors
-
-
 class BrokenError(Exception):
     pass
 
@@ -374,6 +319,13 @@ def cut_off(store: Any, log: Path, after: int = 4, **options: Any) -> pytest.Exc
     return caught
 
 
+def go_on(store: Any, log: Path, blocks: int = 10, **options: Any) -> None:
+    """Write what is left; so many blocks are computed in all."""
+    to_zarr(failing(log, 100), store, resume=True, **options)
+    assert made(log) == blocks
+    np.testing.assert_array_equal(opened(store, options.get("group"))["t"], MADE)
+
+
 @pytest.fixture(params=["memory", "local", "fsspec", "obstore", "wrapped"])
 def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "local":
@@ -401,19 +353,17 @@ def test_an_error_keeps_what_was_written(
         assert "the same call with resume=True writes what is left" in note
         if mode == "w":
             assert {key: contents(anywhere)[key] for key in before} == before, "it is still to be seen"
-    to_zarr(failing(log, 100), anywhere, mode=mode, group=group, resume=True)
-    assert made(log) == 10, "each block once"
+    go_on(anywhere, log, mode=mode, group=group)
     check(anywhere, contents(reference))
 
 
 @pytest.mark.parametrize("zarr_format", [2, "3-draft"])
 def test_other_formats_are_taken_up(store: Store, tmp_path: Path, zarr_format: Any) -> None:
-    log, reference = tmp_path / "log", MemoryStore()
-    to_zarr(failing(tmp_path / "other", 100), reference, zarr_format=zarr_format, group="a/b")
+    log, reference, options = tmp_path / "log", MemoryStore(), {"zarr_format": zarr_format, "group": "a/b"}
+    to_zarr(failing(tmp_path / "other", 100), reference, **options)
     for n in (4, 7):
-        cut_off(store, log, n, zarr_format=zarr_format, group="a/b")
-    to_zarr(failing(log, 100), store, zarr_format=zarr_format, group="a/b", resume=True)
-    assert made(log) == 10
+        cut_off(store, log, n, **options)
+    go_on(store, log, **options)
     check(store, contents(reference))
 
 
@@ -435,39 +385,31 @@ def test_trees_are_taken_up(store: Store, tmp_path: Path) -> None:
 
 
 def test_interrupted_by_the_user(store: Store, tmp_path: Path) -> None:
+    """Whoever opens what is there is told that the same call goes on."""
     log, interrupts = tmp_path / "log", [KeyboardInterrupt()]
 
     def interrupt() -> None:
         if made(log) == 4 and interrupts:
             raise interrupts.pop()
 
-    with pytest.raises(KeyboardInterrupt) as caught:
-        to_zarr(blocks(log, interrupt), store, resume=True)
-    assert "the same call with resume=True" in caught.value.__notes__[0]
-    to_zarr(blocks(log, interrupt), store, resume=True)
-    assert made(log) == 10
-    np.testing.assert_array_equal(opened(store)["t"], MADE)
+    def write(target: Any) -> None:
+        to_zarr(blocks(log, interrupt), target, resume=True)
 
-
-def test_open_before_a_write_is_resumed(store: Store, tmp_path: Path) -> None:
-    """What is there is told, and that the same call goes on."""
-
-    def interrupt() -> None:
-        if made(tmp_path / "log") == 4:
-            raise KeyboardInterrupt
-
-    def killed(target: MortalStore) -> None:
-        to_zarr(blocks(tmp_path / "other", dict), target, resume=True)
-
-    with pytest.raises(KeyboardInterrupt):
-        to_zarr(blocks(tmp_path / "log", interrupt), store, resume=True)
-    for cut_off, end in ((store, "has failed"), (resumed_after(6, killed), "")):
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        write(store)
+    again = "the same call with resume=True writes what is left"
+    assert again in interrupted.value.__notes__[0]
+    killed = resumed_after(6, lambda target: to_zarr(blocks(tmp_path / "other", dict), target, resume=True))
+    for cut_off, end in ((store, "has failed"), (killed, "")):
         for open_it in (xzarr3.open_group, xzarr3.open_dataset):
             with pytest.raises(xzarr3.NodeNotFoundError, match=r"a write with resume=True is not") as caught:
                 open_it(cut_off)
-            assert f"{end}; the same call with resume=True writes what is left" in str(caught.value)
+            assert f"{end}; {again}" in str(caught.value)
             if isinstance(cut_off, LocalStore):
                 assert ": it has only values of writes that are not complete, in" in str(caught.value)
+    write(store)
+    assert made(log) == 10
+    np.testing.assert_array_equal(opened(store)["t"], MADE)
 
 
 def resumed_after(number: int, write: Callable[[MortalStore], object]) -> MortalStore:
@@ -585,17 +527,16 @@ DAYS: dict[str, Any] = {"units": "days since 2000-01-01", "dtype": "i8"}
 
 
 @pytest.mark.parametrize(
-    ("dtype", "encoding", "others"),
+    ("encoding", "others"),
     [
-        ("f8", PACKED, {"scale_factor": 0.25}), ("f8", PACKED, {"_FillValue": -2}),
-        ("f8", PACKED, {"add_offset": 1.0}), ("M8[s]", DAYS, {"units": "hours since 2000-01-01"}),
-        ("M8[s]", DAYS, {"units": "days since 1999-01-01"}),
+        *((PACKED, other) for other in ({"scale_factor": 0.25}, {"_FillValue": -2}, {"add_offset": 1.0})),
+        *((DAYS, {"units": other}) for other in ("hours since 2000-01-01", "days since 1999-01-01")),
     ],
     ids=range(5),
-)  # fmt: skip
-def test_what_is_only_in_attributes_makes_another_plan(dtype: str, encoding: Any, others: Any) -> None:
+)
+def test_what_is_only_in_attributes_makes_another_plan(encoding: Any, others: Any) -> None:
     """Units and scales, of which the layout of an array does not tell."""
-    values = np.arange(0, 8 * 86400, 86400, "i8").astype(dtype) if dtype != "f8" else np.arange(8.0)
+    values: Any = np.arange(0, 8 * 86400, 86400).astype("M8[s]") if encoding is DAYS else np.arange(8.0)
     data = xr.Dataset({"t": ("x", values)}).chunk(x=2)
     target = resumed_after(8, lambda target: to_zarr(data, target, resume=True, encoding={"t": encoding}))
     with pytest.warns(UserWarning, match="a different write"):
@@ -606,15 +547,12 @@ def test_what_is_only_in_attributes_makes_another_plan(dtype: str, encoding: Any
 def test_what_a_write_was_to_replace_is_not_taken_for_its_own(anywhere: Store, tmp_path: Path) -> None:
     """Its document may be the same; its values are those of another write."""
     log = tmp_path / "log"
-    first = xr.Dataset({"t": ("x", np.full(20, -1.0))})
-    to_zarr(first, anywhere, encoding={"t": {"chunks": (2,)}})
+    to_zarr(xr.Dataset({"t": ("x", np.full(20, -1.0))}), anywhere, encoding={"t": {"chunks": (2,)}})
     cut_off(anywhere, log, 4, mode="w")
     with pytest.raises(NodeExistsError, match="not empty"):
         to_zarr(failing(log, 100), anywhere, resume=True)
     assert opened(anywhere)["t"].values.tolist() == [-1.0] * 20
-    to_zarr(failing(log, 100), anywhere, mode="w", resume=True)
-    assert made(log) == 10
-    np.testing.assert_array_equal(opened(anywhere)["t"], MADE)
+    go_on(anywhere, log, mode="w")
 
 
 def test_names_that_change_are_told(store: Store) -> None:
@@ -643,14 +581,10 @@ def test_units_that_are_left_out_are_made_again(store: Store, tmp_path: Path) ->
     assert not [key for key in contents(store) if "/c/" in key]
 
 
-# What there is
-
-
 def test_values_that_are_gone_are_written_again(tmp_path: Path) -> None:
     store, log = LocalStore(tmp_path / "store"), tmp_path / "log"
     cut_off(store, log, 8)
-    lost = next((tmp_path / "store").glob(".xzarr3-staged-*/new/t/c/*"))
-    lost.unlink()
+    next((tmp_path / "store").glob(".xzarr3-staged-*/new/t/c/*")).unlink()
     to_zarr(failing(log, 100), store, resume=True)
     assert made(log) > 10
     np.testing.assert_array_equal(opened(store)["t"], MADE)
@@ -678,7 +612,7 @@ def test_tiles_are_done_whose_units_are_all_there() -> None:
         ({"host": "h"}, False, False),
     ],
     ids=["here", "restarted", "fsync", "elsewhere"],
-)  # fmt: skip
+)
 def test_a_system_that_was_started_anew_may_have_lost_values(
     tmp_path: Path, changed: dict[str, str], fsync: bool, is_told: bool
 ) -> None:
@@ -700,11 +634,7 @@ def test_a_resumed_write_stores_values_from_before_a_crash_again(
     host, _ = lease.boot()
     monkeypatch.setattr(xzarr3.commit.replace, "boot", lambda: (host, "another"))
     with pytest.warns(UserWarning, match="fsync=True to keep them"):
-        to_zarr(failing(log, 100), store, mode="w", resume=True)
-    assert made(log) == 4 + 10
-
-
-# Two at a time
+        go_on(store, log, 4 + 10, mode="w")
 
 
 def test_a_write_that_goes_on_is_not_taken_up(anywhere: Store, tmp_path: Path) -> None:
@@ -735,9 +665,6 @@ def test_who_has_lost_the_place_does_not_put_anything_there(anywhere: Store, tmp
     with pytest.raises(xzarr3.ConflictError, match="another writer replaced it"):
         to_zarr(blocks(log, take), anywhere, resume=True)
     assert "zarr.json" not in contents(anywhere)
-
-
-# What is refused
 
 
 class Unlisted(MemoryStore):

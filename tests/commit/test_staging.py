@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,17 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents
-from _killed import KilledError, MortalStore, UnreadableStore, killed_everywhere, left, opened
-from _processes import be_child, processes, run_processes
+from _killed import (
+    KilledError,
+    MortalStore,
+    UnreadableStore,
+    end_at_change,
+    killed_everywhere,
+    killed_in_fork,
+    left,
+    opened,
+)
+from _processes import processes, run_processes
 from _unprivileged import run_unprivileged
 
 import xzarr3
@@ -82,9 +91,6 @@ def before_documents(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object])
 
     for module in (directory, keys):
         monkeypatch.setattr(module, "store_documents", store_documents)
-
-
-# What was staged is removed while its writer lives
 
 
 def grow_old(path: Path, days: float) -> None:
@@ -148,9 +154,6 @@ def test_a_long_write_tells_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> 
     to_zarr(lazy(other), store, mode="w", group="c")
     assert values(store, "c") == [5, 5, 5, 5]
     assert values(store, "b") == [3, 3, 3, 3]
-
-
-# Two writers
 
 
 class UnluckyError(Exception):
@@ -308,9 +311,6 @@ def test_processes_that_write_to_an_empty_directory(tmp_path: Path, again: int) 
     assert [values(path, name=name) for name in "abcd"] == [[1.0 - lost] * 4] * 4
 
 
-# Copies that do not arrive
-
-
 class ForgetfulStore(MemoryStore):
     """Copies nothing, and says nothing of that."""
 
@@ -375,9 +375,6 @@ def test_a_damaged_list_of_what_is_left_to_do_is_refused() -> None:
         store.set(swap, value)
         with pytest.raises(StoreError, match="does not list what is left to do"):
             xzarr3.recover(store)
-
-
-# Writes that were killed in a store that cannot rename
 
 
 def as_it_is(store: Store, group: str | None = None) -> Any:
@@ -597,9 +594,6 @@ def test_a_copy_reserves_its_place() -> None:
     assert values(target) == [1, 1, 1, 1]
 
 
-# Files that are no part of a hierarchy
-
-
 BESIDE = {
     ".DS_Store": b"a", "._x": b"b", "Thumbs.db": b"c", "README.md": b"d", "figures/deep/plot.png": b"i",
     "other/c/0": b"j", "c/0": b"k",
@@ -664,56 +658,17 @@ def test_what_holds_no_node_is_not_replaced(kind: Any, group: str | None, tmp_pa
     assert not left(store)
 
 
-_CHANGES = ("rename", "replace", "link", "symlink", "unlink", "rmdir", "mkdir", "open")
-
-
-def _end_at_change(n: int, end: Callable[[], object], set_name: Callable[..., None] = setattr) -> None:
-    """End what goes on at the n-th change of a directory from now on."""
-    count = itertools.count()
-
-    def mortal(real: Any) -> Any:
-        def act(*args: Any, **options: Any) -> Any:
-            changes = real.__name__ != "open" or args[1] & (os.O_WRONLY | os.O_CREAT)
-            if changes and next(count) >= n:
-                end()
-            return real(*args, **options)
-
-        return act
-
-    for change in _CHANGES:
-        set_name(os, change, mortal(getattr(os, change)))
-
-
-def killed_in_fork(n: int, act: Callable[[], object]) -> bool:
-    """Whether a process that does this was killed at its ``n``-th change of a directory."""
-    child = os.fork()
-    if child == 0:
-        be_child()
-        code = 1
-        try:
-            _end_at_change(n, lambda: os._exit(9))
-            act()
-            code = 0
-        finally:
-            os._exit(code)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    assert status in (0, 9)
-    return status == 9
-
-
 def interrupted(n: int, act: Callable[[], object]) -> bool:
-    """Whether this was ended by an exception at its ``n``-th change of a directory."""
+    """Whether this was ended by an exception at its n-th change of a directory."""
 
     def end() -> None:
         raise KilledError
 
-    with pytest.MonkeyPatch.context() as patch:
-        _end_at_change(n, end, patch.setattr)
-        try:
-            act()
-        except KilledError:
-            return True
-    return False
+    with pytest.MonkeyPatch.context() as patch, suppress(KilledError):
+        end_at_change(n, end, patch.setattr)
+        act()
+        return False
+    return True
 
 
 def root_and(options: dict[str, Any], **overwriting: Any) -> tuple[Callable[[Path], object], ...]:

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import pytest
 import xarray as xr
-from _processes import Process, processes, run_processes
+from _processes import Process, processes
 from _waiting import WaitingStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -89,12 +89,18 @@ def wait_at_most(store: Any, seconds: float) -> None:
     store.traits = msgspec.structs.replace(store.traits, conflict_deadline=seconds)
 
 
-def twins(store: RacingStore, number: int) -> list[RacingStore]:
-    """The same store in as many processes, in threads of this one."""
-    return [RacingStore(store) for _ in range(number)]
+def twins(
+    store: RacingStore, number: int, longest: float = 0, dice: random.Random | None = None
+) -> list[Any]:
+    """The same store in as many processes, in threads of this one, which pause at random before requests."""
+    found = [RacingStore(store) for _ in range(number)]
+    for own in found:
+        if dice is not None:
+            own.pauses = lambda operation, key: time.sleep(dice.random() * longest)
+    return found
 
 
-def together(works: list[Callable[[], Any]]) -> list[Any]:
+def together(works: Sequence[Callable[[], Any]]) -> list[Any]:
     """Do all at the same time."""
     barrier = threading.Barrier(len(works))
 
@@ -115,9 +121,6 @@ def on_hosts_of_their_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[float]:
     lease._seen.clear()
     yield 0.2
     lease._seen.clear()
-
-
-# Attributes
 
 
 @pytest.mark.parametrize("zarr_format", FORMATS)
@@ -196,9 +199,6 @@ def test_a_node_is_made_by_one_only() -> None:
         assert [*xzarr3.open_group(store, "a/b")] == ["x"]
 
 
-# Consolidated copies
-
-
 @pytest.mark.parametrize("zarr_format", [3, 2])
 def test_consolidating_while_others_change_misses_nothing(zarr_format: Any) -> None:
     store = RacingStore()
@@ -214,9 +214,8 @@ def test_consolidating_while_others_change_misses_nothing(zarr_format: Any) -> N
         del group[f"new{n}-3"]
 
     others = twins(store, 4)
-    works: list[Callable[[], Any]] = [partial(change, others[n], n) for n in range(3)]
-    works.append(lambda: [xzarr3.consolidate_metadata(others[3]) for _ in range(3)])
-    together(works)
+    works = [partial(change, others[n], n) for n in range(3)]
+    together([*works, lambda: [xzarr3.consolidate_metadata(others[3]) for _ in range(3)]])
     plain = xzarr3.open_group(store, use_consolidated=False)
     found = xzarr3.open_group(store, use_consolidated=True)
     assert sorted(found) == sorted(plain)
@@ -309,21 +308,24 @@ def test_a_copy_that_could_not_follow_is_repaired(zarr_format: Any) -> None:
         assert xzarr3.open_group(store)["x"].attrs["a"] == 1
 
 
-# Leases of arrays that change their lengths
+def held_at_its_chunk(slow: xzarr3.Array, key: str) -> tuple[threading.Event, threading.Event]:
+    """Stop a writer where it is about to store a chunk: when it is there, and what lets it go on."""
+    reached, go_on = threading.Event(), threading.Event()
+
+    def pause(operation: str, asked: str) -> None:
+        if (operation, asked) == ("set", key) and not reached.is_set():
+            reached.set()
+            assert go_on.wait(120)
+
+    slow.store.pauses = pause  # type: ignore[attr-defined]
+    return reached, go_on
 
 
 def test_who_waits_long_enough_takes_a_lease_away(on_hosts_of_their_own: float) -> None:
     store = RacingStore()
     array = xzarr3.create_array(store, data=np.arange(4), chunks=3)
     slow, fast = (xzarr3.open_array(own, mode="r+") for own in twins(store, 2))
-    reached, go_on = threading.Event(), threading.Event()
-
-    def pause(operation: str, key: str) -> None:
-        if key == "c/1" and operation == "set" and not reached.is_set():
-            reached.set()
-            assert go_on.wait(120)
-
-    slow.store.pauses = pause  # type: ignore[attr-defined]
+    reached, go_on = held_at_its_chunk(slow, "c/1")
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(slow.append, np.array([10, 11, 12]))
         assert reached.wait(120)
@@ -332,22 +334,14 @@ def test_who_waits_long_enough_takes_a_lease_away(on_hosts_of_their_own: float) 
         go_on.set()
         assert late.result(timeout=120) == (13,)
     assert array[:].tolist() == [0, 1, 2, 3]
-    found = xzarr3.open_array(store)[:].tolist()
-    assert found == [0, 1, 2, 3, 20, 21, 22, 23, 24, 25, 10, 11, 12]
+    assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 20, 21, 22, 23, 24, 25, 10, 11, 12]
 
 
 def test_others_wait_while_an_owner_lives() -> None:
     store = RacingStore()
     xzarr3.create_array(store, data=np.arange(4), chunks=4)
     slow, fast = (xzarr3.open_array(own, mode="r+") for own in twins(store, 2))
-    reached, refused = threading.Event(), threading.Event()
-
-    def pause(operation: str, key: str) -> None:
-        if key == "c/1" and operation == "set":
-            reached.set()
-            assert refused.wait(120)
-
-    slow.store.pauses = pause  # type: ignore[attr-defined]
+    reached, refused = held_at_its_chunk(slow, "c/1")
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(slow.append, np.array([10, 11]))
         assert reached.wait(120)
@@ -359,9 +353,6 @@ def test_others_wait_while_an_owner_lives() -> None:
         assert fast.append(np.array([20])) == (7,)
         assert late.result(timeout=120) == (6,)
     assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 10, 11, 20]
-
-
-# Appending
 
 
 def check_rows(found: Any, old: int, rows: dict[int, list[int]]) -> None:
@@ -410,7 +401,6 @@ def test_appended_rows_are_there_once(
     done = threading.Event()
 
     def append(n: int, own: RacingStore) -> None:
-        own.pauses = lambda operation, key: time.sleep(dice.random() * 0.002)
         array = xzarr3.open_array(own, mode="r+")
         for at in range(len(lengths[n])):
             array.append(as_rows(rows[1000 * n + 100 * at + 1]))
@@ -422,7 +412,8 @@ def test_appended_rows_are_there_once(
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        together([partial(append, n, own) for n, own in enumerate(twins(store, len(lengths)))])
+        others = twins(store, len(lengths), 0.002, dice)
+        together([partial(append, n, own) for n, own in enumerate(others)])
     finally:
         done.set()
         reader.join()
@@ -460,24 +451,6 @@ def test_appending_with_leases_that_are_taken_away_loses_nothing(
         together([partial(append, own, block) for own, block in zip(others, rows.values(), strict=True)])
         check_rows(xzarr3.open_array(store)[:], 5, rows)
     assert lost, "nobody took a lease away from anybody"
-
-
-@pytest.mark.parametrize("zarr_format", FORMATS)
-def test_processes_append_to_a_directory(tmp_path: Path, zarr_format: Any) -> None:
-    xzarr3.create_array(tmp_path, data=old_rows(5), chunks=(4, 2), zarr_format=zarr_format)
-    starts = {n: [1000 * n + 100 * at + 1 for at in range(4)] for n in range(3)}
-    rows = {start: list(range(start, start + 3 + n)) for n, each in starts.items() for start in each}
-
-    def work(n: int) -> None:
-        array = xzarr3.open_array(tmp_path, mode="r+")
-        for start in starts[n]:
-            array.append(as_rows(rows[start]))
-
-    run_processes(*(partial(work, n) for n in range(3)))
-    array = xzarr3.open_array(tmp_path)
-    check_rows(array[:], 5, rows)
-    stored = bytes(array.store.get(array._key) or b"")
-    assert stored == stored.strip()
 
 
 def test_a_killed_appender_stops_nobody_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -694,9 +667,6 @@ def test_a_lease_without_an_answer_is_known_again(answer: str, monkeypatch: pyte
     assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3]
 
 
-# Resizing
-
-
 @settings(max_examples=10, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 6), st.booleans(), st.integers(0, 2**16))
 def test_resizing_while_others_write_keeps_what_is_left(
@@ -707,19 +677,13 @@ def test_resizing_while_others_write_keeps_what_is_left(
     options: dict[str, Any] = {"shards": 3 * chunk} if sharded else {}
     xzarr3.create_array(store, data=np.zeros(30, int), chunks=chunk, **options)
     parts = [range(n, 30, 3) for n in range(3)]
-    others = twins(store, 4)
-
-    handles = [xzarr3.open_array(own, mode="r+") for own in others]
-    for own in others:
-        own.pauses = lambda operation, key: time.sleep(dice.random() * 0.001)
+    handles = [xzarr3.open_array(own, mode="r+") for own in twins(store, 4, 0.001, dice)]
 
     def write(array: xzarr3.Array, part: range) -> None:
         for at in part:
             array[at] = at + 1
 
-    works: list[Callable[[], Any]] = [
-        partial(write, array, part) for array, part in zip(handles, parts, strict=False)
-    ]
+    works = [partial(write, array, part) for array, part in zip(handles, parts, strict=False)]
     together([*works, lambda: handles[3].resize(new)])
     array = xzarr3.open_array(store, mode="r+")
     expected = list(range(1, new + 1))
@@ -776,19 +740,13 @@ def test_resizing_and_appending_come_one_after_the_other() -> None:
     for seed in range(8):
         store, dice = RacingStore(), random.Random(seed)
         xzarr3.create_array(store, data=np.arange(10), chunks=3)
-        others = twins(store, 2)
-        for own in others:
-            own.pauses = lambda operation, key, dice=dice: time.sleep(dice.random() * 0.003)
-        handles = [xzarr3.open_array(own, mode="r+") for own in others]
+        handles = [xzarr3.open_array(own, mode="r+") for own in twins(store, 2, 0.003, dice)]
         together([partial(handles[0].append, np.full(7, 50)), partial(handles[1].resize, 4)])
         found = xzarr3.open_array(store)[:].tolist()
         assert found in ([0, 1, 2, 3], [0, 1, 2, 3] + [50] * 7)
         assert sorted(key for key in store._values if key.startswith("c/")) == [
             f"c/{n}" for n in range(-(-len(found) // 3))
         ]
-
-
-# Servers
 
 
 @pytest.fixture(scope="module")

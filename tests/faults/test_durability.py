@@ -52,9 +52,6 @@ def is_hidden(name: str) -> bool:
     return base.endswith(LOCK) or (base.startswith(".xzarr3") and base != ".xzarr3-lease")
 
 
-# Killed at any time
-
-
 class Ledger:
     """What a process is about to do and has done, as it can still be read when it has been killed."""
 
@@ -356,9 +353,6 @@ def killed_at_each_call(place: str) -> None:
     assert total > 60
 
 
-# Full disks
-
-
 @contextlib.contextmanager
 def small_disk(base: Path, options: bytes) -> Iterator[None]:
     """A small file system at ``store``, in a mount namespace of this process."""
@@ -589,9 +583,6 @@ def test_put_where_only_closing_tells_that_the_disk_is_full(
             with pytest.raises(StoreError, match="Disk quota exceeded; free some space"):
                 write()
     assert files(store.root) == {"a/b": b"old"}
-
-
-# No lost update
 
 
 WAYS = ("store", "root", "x")

@@ -99,9 +99,6 @@ def _compute_in_threads(array: Array) -> object:
         return from_zarr(array, chunks="units").compute(scheduler="threads", pool=pool)
 
 
-# No permission
-
-
 @contextmanager
 def permitted(mode: int, *paths: Path) -> Iterator[None]:
     """Within the block, what may be done to files and directories is changed."""
@@ -245,9 +242,6 @@ def test_links_into_forbidden_directories(base: Path) -> None:
             assert "a/" in store.list_dir("")[1]
 
 
-# Nothing there
-
-
 @pytest.mark.parametrize("kind", ["absent", "empty", "file", "foreign"])
 def test_missing_store(kind: str, tmp_path: Path) -> None:
     root = tmp_path / "none.zarr"
@@ -271,8 +265,6 @@ def test_missing_store(kind: str, tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ([] if kind == "absent" else ["none.zarr"])
     assert not root.is_dir() or os.listdir(root) == (["readme.txt"] if kind == "foreign" else [])
 
-
-# Documents that are none
 
 NOT_DOCUMENTS = {
     "brace": b"{",
@@ -298,9 +290,6 @@ def test_document_that_is_none(name: str, store: Store) -> None:
         assert "'/a'" in str(error)
     assert bytes(store.get("a/zarr.json") or b"") == NOT_DOCUMENTS[name]
     assert xzarr3.open_array(store, "a/x")[:].tolist() == [0, 1, 2, 3]
-
-
-# Chunks that are none
 
 
 @ALL
@@ -357,8 +346,6 @@ def test_pipe_in_place_of_a_chunk(tmp_path: Path) -> None:
 
     run_child(work).checked()
 
-
-# Failing disks
 
 ERRORS = [errno.EIO, errno.EMFILE, errno.ESTALE, errno.ENOMEM, errno.ETIMEDOUT]
 
@@ -547,8 +534,6 @@ def test_failing_writes_of_documents_change_nothing(
     np.testing.assert_array_equal(array[...], _values())
 
 
-# Erasing on a failing disk
-
 ERASING: dict[str, Callable[[LocalStore], object]] = {
     "erase": lambda store: store.erase("a/c/d"),
     "erase several": lambda store: store.erase("a/b", "a/c/d", "a/c/e"),
@@ -629,9 +614,6 @@ def test_interrupted_erasure(local_store: LocalStore, monkeypatch: pytest.Monkey
             assert failed or after > 0
             assert "b" in local_store.list()
     assert len(os.listdir("/proc/self/fd")) == before
-
-
-# Interrupts
 
 
 class SlowStore(MemoryStore):
@@ -883,9 +865,6 @@ def test_failure_in_one_thread_stops_the_others(direction: str) -> None:
     assert store.accesses < 200, f"{store.accesses} of 400 units were handled after the failure"
 
 
-# Stores that vanish
-
-
 @pytest.mark.parametrize("how", ["removed", "renamed", "emptied"])
 @ALL
 def test_vanished_store_is_an_error(layout: str, how: str, tmp_path: Path) -> None:
@@ -942,9 +921,6 @@ def test_store_that_vanishes_while_it_is_read(
     assert not root.exists()
     with pytest.raises(StoreError):
         array[...]
-
-
-# Processes and threads
 
 
 @pytest.mark.parametrize("layout", ["plain", "zstd", "sharded"])

@@ -181,9 +181,6 @@ def test_names_of_variables_that_are_paths_are_refused(base: Path, name: str) ->
     xr.testing.assert_identical(xzarr3.open_dataset(base / "store" / "there", chunks=None), dataset)
 
 
-# Links that lead out of the store
-
-
 def _linked(base: Path) -> None:
     """A hierarchy with links to the outside: a directory, a document, a chunk, a directory of chunks."""
     _hierarchy(base)
@@ -292,9 +289,6 @@ def test_writing_over_a_hard_link_leaves_the_other_name_alone(base: Path) -> Non
     store.set("hard", b"x")
     assert bytes(store.get("hard") or b"") == b"x"
     store.erase("hard")
-
-
-# Erasing
 
 
 def _kept(base: Path) -> list[str]:
@@ -531,9 +525,6 @@ def test_paths_longer_than_the_system_permits_leave_nothing(base: Path) -> None:
     assert sorted(set(_kept(base)) - set(before)) == []
 
 
-# Leftovers of killed writers, and the files of others
-
-
 @unprivileged()
 def test_erase_prefix_removes_leftovers_and_not_what_is_in_use(base: Path) -> None:
     store = _plant(base)
@@ -590,9 +581,6 @@ def test_values_that_wait_for_their_place_are_not_erased(base: Path) -> None:
     assert _kept(base) == ["a", staged, f"{staged}/old", f"{staged}/old/zarr.json", "b"]
 
 
-# Roots
-
-
 @pytest.mark.parametrize("root", ["a\0b", "\0", "a\ud800b", "\udcc3\udca9"], ids=ascii)
 @unprivileged()
 def test_roots_the_system_has_no_name_for(base: Path, root: str) -> None:
@@ -613,9 +601,6 @@ def test_root_that_is_a_link_is_the_directory_it_points_to(base: Path) -> None:
     xzarr3.open_group(base / "store" / "alias", mode="w", attributes={"new": True})
     assert (base / "store" / "alias").is_symlink()
     assert xzarr3.open_group(real).attrs["new"] is True
-
-
-# Directories that hold more than Zarr
 
 
 def _foreign_file(name: str, content: bytes = b"precious") -> Callable[[Path], None]:
@@ -756,9 +741,6 @@ def test_replacing_erases_a_hierarchy_and_nothing_beside_it(base: Path) -> None:
     assert (base / "store" / "empty" / "folder").is_dir()
 
 
-# Roots given as relative paths
-
-
 @pytest.mark.parametrize(
     ("folder", "root"),
     [
@@ -792,9 +774,6 @@ def test_relative_root_stays_where_it_was_when_the_directory_changes(base: Path)
     array.attrs["there"] = True
     array.resize((4,))
     assert xzarr3.open_array(base / "store" / "x.zarr")[:].tolist() == [7] * 4
-
-
-# Documents that lie
 
 
 def _array_document(**changes: object) -> dict[str, object]:
@@ -867,9 +846,6 @@ def test_separators_that_climb_are_refused(base: Path, encoding: str, separator:
     (base / "store" / "zarr.json").write_text(json.dumps(document))
     with pytest.raises(xzarr3.MetadataError, match="chunk_key_encoding"):
         xzarr3.open_array(_store(base), mode="r+")
-
-
-# The helper itself
 
 
 def test_the_canary_sings() -> None:

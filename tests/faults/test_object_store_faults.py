@@ -309,8 +309,6 @@ def test_a_body_without_a_tag_is_asked_for_again() -> None:
     assert seen == [None] * 3
 
 
-# Answers that are not what was asked for
-
 WRONG: list[tuple[str, dict[str, Any]]] = [
     ("html", {}),
     ("redirect", {"location": "/-/login"}),
@@ -591,9 +589,6 @@ def test_values_beyond_the_limit_are_not_fetched(fault_server: FaultServer) -> N
     assert store.get("b", limit=5) == b"small"
 
 
-# Changes that lose no others
-
-
 @pytest.mark.parametrize("service", ["s3", "gs"])
 def test_conditions(fault_server: FaultServer, service: str) -> None:
     """Beside what `check_store` asks of every store."""
@@ -871,9 +866,6 @@ def test_large_values_are_sent_in_parts(
         assert store.get("a") == one
 
 
-# Bounds
-
-
 def test_requests_at_once_are_bounded(fault_server: FaultServer) -> None:
     keys = [str(at) for at in range(60)]
     fault_server.put_all({f"/b/x/{key}": key.encode() for key in keys})
@@ -893,9 +885,6 @@ def test_requests_at_once_are_bounded(fault_server: FaultServer) -> None:
         # and that opens another one. Six pools would open 6 * 9.
         connections = {entry["connection"] for entry in fault_server.log()}
         assert len(connections) < 6 * 9 / 2, "copies share their connections"
-
-
-# Lists
 
 
 @pytest.mark.parametrize("service", ["s3", "gs"])
@@ -943,9 +932,6 @@ def test_a_list_comes_page_by_page_and_goes_on_where_it_failed(
     fault_server.fault("short", "/b", methods=["GET"], times=1, after=4)
     assert list(names) == expected[5:]
     assert len(fault_server.log("GET")) == 12, "ten pages and two failures"
-
-
-# Secrets
 
 
 SECRETS: dict[str, dict[str, Any]] = {
@@ -1005,9 +991,6 @@ def test_secrets_are_shown_nowhere(
     for text in (*shown, caplog.text, *capfd.readouterr()):
         for secret in HIDDEN[service]:
             assert secret not in text, text
-
-
-# Forked children and other processes
 
 
 def test_a_forked_child_is_told_what_to_do(fault_server: FaultServer) -> None:

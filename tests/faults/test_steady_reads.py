@@ -6,14 +6,14 @@ decoded by old documents.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -25,7 +25,6 @@ import xzarr3
 from xzarr3 import ChangedError, IncompleteWriteError, LocalStore, MemoryStore, from_zarr, to_zarr
 from xzarr3.commit import directory
 from xzarr3.nodes.seen import RECENT
-from xzarr3.stores import ObjectStore
 
 CHUNKS = 4
 State = Mapping[str, bytes]
@@ -89,7 +88,9 @@ class Stage:
 class Staged(MemoryStore):
     """Holds what a state says."""
 
-    stage: Stage
+    def __init__(self) -> None:
+        super().__init__()
+        self.stage = Stage()
 
     def get(self, key: str, byte_range: Any = None) -> Any:
         return self.stage.told(super().get)(key, byte_range)
@@ -119,28 +120,22 @@ class Far(Untold):
     traits = msgspec.structs.replace(Untold.traits, concurrency=3)
 
 
-@contextmanager
-def staged(kind: str, server: FaultServer, monkeypatch: pytest.MonkeyPatch, stage: Stage) -> Iterator[Any]:
+def staged(kind: str, server: FaultServer) -> Any:
+    """A store of a kind that holds what its method ``show`` is told."""
     kinds: dict[str, type[Staged]] = {"tells": Staged, "does not tell": Untold, "far": Far}
     if kind in kinds:
-        store = kinds[kind]()
-        store.stage = stage
-        yield store
-        return
+        return kinds[kind]()
     place = f"bucket/{uuid.uuid4().hex}"
-    whole = ObjectStore.get
-    with monkeypatch.context() as patch:
-        patch.setattr(ObjectStore, "get", lambda self, *a, **b: stage.told(partial(whole, self))(*a, **b))
-        store_there: Any = xzarr3.open_store(f"s3://{place}", server.storage_options)
+    store: Any = xzarr3.open_store(f"s3://{place}", server.storage_options)
 
-        def show(state: State) -> None:
-            there = {key.removeprefix(f"/{place}/") for key in server.keys(f"/{place}/")}
-            for key in there - state.keys():
-                server.delete(f"/{place}/{key}")
-            server.put_all({f"/{place}/{key}": value for key, value in state.items()})
+    def show(state: State) -> None:
+        there = {key.removeprefix(f"/{place}/") for key in server.keys(f"/{place}/")}
+        for key in there - state.keys():
+            server.delete(f"/{place}/{key}")
+        server.put_all({f"/{place}/{key}": value for key, value in state.items()})
 
-        store_there.show = show
-        yield store_there
+    store.show = show
+    return store
 
 
 READS: dict[str, Callable[[Any], Any]] = {
@@ -172,60 +167,39 @@ def _told(state: State) -> Any:
     return {key: value for key, value in state.items() if key != ".xzarr3-lease"}, states
 
 
-class TestASwap:
-    states: ClassVar[dict[Any, list[State]]] = {}
+def states_of_a_swap(zarr_format: Any) -> list[State]:
+    """What there is before, and after each step of a swap."""
+    store = Recording()
+    to_zarr(dataset(10), store, zarr_format=zarr_format)
+    del store.states[:-1]
+    to_zarr(dataset(20), store, zarr_format=zarr_format, mode="w")
+    # Of what is put aside no reader knows, and neither does it see how a lease is renewed.
+    seen = [{key: each for key, each in state.items() if "-staged-" not in key} for state in store.states]
+    return [state for at, state in enumerate(seen) if at == 0 or _told(state) != _told(seen[at - 1])]
 
-    def states_of(self, zarr_format: Any) -> list[State]:
-        """What there is before, and after each step of a swap."""
-        if zarr_format not in self.states:
-            store = Recording()
-            to_zarr(dataset(10), store, zarr_format=zarr_format)
-            del store.states[:-1]
-            to_zarr(dataset(20), store, zarr_format=zarr_format, mode="w")
-            # Of what is put aside no reader knows, and neither does it see how a lease is renewed.
-            seen = [
-                {key: each for key, each in state.items() if "-staged-" not in key} for state in store.states
-            ]
-            self.states[zarr_format] = [
-                state for at, state in enumerate(seen) if at == 0 or _told(state) != _told(seen[at - 1])
-            ]
-        return self.states[zarr_format]
 
-    @pytest.mark.parametrize("read", READS)
-    @pytest.mark.parametrize("kind", ["tells"])
-    @pytest.mark.parametrize("zarr_format", [3, 2])
-    def test_what_is_read_during_a_swap(
-        self,
-        zarr_format: Any,
-        kind: str,
-        read: str,
-        fault_server: FaultServer,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        """Whenever it begins, and wherever a load is by then."""
-        states = self.states_of(zarr_format)
-        old, new = (values(READS[read](MemoryStore(dict(state))))[0] for state in (states[0], states[-1]))
-        assert old != new
-        wholes = {"old": old, "new": new}
-        seen = set()
-        few = kind == "s3"  # Where a step takes its time.
-        for first in (0, len(states) // 2):
-            for last in range(first, len(states), 6 if few else 1):
-                for after in (1, CHUNKS + 1):
-                    stage = Stage()
-                    with staged(kind, fault_server, monkeypatch, stage) as store:
-                        store.show(states[0])
-                        handle = READS[read](store)
-                        store.show(states[first])
-                        stage.turns_after(after, lambda last=last: store.show(states[last]))
-                        try:
-                            found = kinds_of(values(handle), wholes)
-                        except (ChangedError, IncompleteWriteError):
-                            found = ["error"]
-                        seen.update(found)
-                        assert not any("mixed" in each for each in found), (first, last, after, found)
-        assert "old" in seen
-        assert "error" in seen
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_what_is_read_during_a_swap(zarr_format: Any, read: str) -> None:
+    """Whenever it begins, and wherever a load is by then."""
+    states = states_of_a_swap(zarr_format)
+    old, new = (values(READS[read](MemoryStore(dict(state))))[0] for state in (states[0], states[-1]))
+    assert old != new
+    seen = set()
+    for first in (0, len(states) // 2):
+        for last, after in itertools.product(range(first, len(states)), (1, CHUNKS + 1)):
+            store = Staged()
+            store.show(states[0])
+            handle = READS[read](store)
+            store.show(states[first])
+            store.stage.turns_after(after, lambda last=last: store.show(states[last]))  # noqa: B023
+            try:
+                found = kinds_of(values(handle), {"old": old, "new": new})
+            except (ChangedError, IncompleteWriteError):
+                found = ["error"]
+            seen.update(found)
+            assert not any("mixed" in each for each in found), (first, last, after, found)
+    assert {"old", "error"} <= seen
 
 
 @pytest.mark.parametrize("read", [name for name in READS if "xarray" in name])
@@ -242,15 +216,15 @@ def test_new_values_are_not_decoded_by_old_documents(
     old, new = MemoryStore(), MemoryStore()
     to_zarr(dataset(10), old)
     to_zarr(replacing, new)
-    with staged(kind, fault_server, monkeypatch, Stage()) as store:
-        store.show(dict(old._values))
-        handle = READS[read](store)
-        store.show(dict(new._values))
-        late = time.monotonic() + 1.1 * RECENT
-        monkeypatch.setattr(time, "monotonic", lambda: late)
-        for _ in range(2):
-            with pytest.raises(ChangedError, match="open it again"):
-                values(handle)
+    store = staged(kind, fault_server)
+    store.show(dict(old._values))
+    handle = READS[read](store)
+    store.show(dict(new._values))
+    late = time.monotonic() + 1.1 * RECENT
+    monkeypatch.setattr(time, "monotonic", lambda: late)
+    for _ in range(2):
+        with pytest.raises(ChangedError, match="open it again"):
+            values(handle)
 
 
 @pytest.mark.usefixtures("python_executor")  # Its reads can be stopped in between.

@@ -38,9 +38,6 @@ def filled(zarr_format: Any, *, consolidated: bool | None = None, **options: Any
     return store
 
 
-# Opening
-
-
 @pytest.mark.parametrize(("zarr_format", "asked"), [(3, None), (3, 3), (2, None), (2, 2)])
 def test_a_consolidated_hierarchy_is_opened_with_two_requests_at_most(zarr_format: Any, asked: Any) -> None:
     store = filled(zarr_format)
@@ -173,9 +170,6 @@ def test_a_deep_tree_is_read_level_by_level(zarr_format: Any, rounds: int) -> No
     assert len(count.of("list")) == 1 + 4 + (zarr_format == DRAFT)
 
 
-# Stores that cannot list
-
-
 @pytest.mark.parametrize("zarr_format", FORMATS)
 def test_without_listing_and_consolidated_metadata_nothing_is_empty(zarr_format: Any) -> None:
     store = filled(zarr_format, consolidated=False, listable=False)
@@ -201,9 +195,6 @@ def test_without_listing_consolidated_metadata_are_enough(zarr_format: Any) -> N
     store = filled(zarr_format, listable=False)
     xr.testing.assert_identical(xr.open_dataset(store, engine="xzarr3").load(), dataset())
     assert len(xzarr3.open_group(store)) == VARIABLES
-
-
-# Writing
 
 
 @pytest.mark.parametrize(("zarr_format", "rounds"), [(3, 10), (2, 12), (DRAFT, 11)])

@@ -345,9 +345,6 @@ def test_a_store_without_listing_is_copied_however_many_chunks_there_are() -> No
     np.testing.assert_array_equal(target[...], np.arange(5000))
 
 
-# What listings leave out
-
-
 class Forgetful(xzarr3.MemoryStore):
     """Lists not all of its keys."""
 

@@ -133,9 +133,6 @@ def same(found: Any, expected: Any) -> None:
     assert {*found.xindexes} == {*expected.xindexes}
 
 
-# How many requests
-
-
 def test_coordinates_take_one_round(stored: dict[str, bytes]) -> None:
     store = FarStore(stored)
     with store.counted() as count:
@@ -263,9 +260,6 @@ def test_times_in_many_chunks_are_read_at_their_ends_alone(tmp_path: Path) -> No
     np.testing.assert_array_equal(found["time_bnds"], ds["time_bnds"])
 
 
-# Errors
-
-
 @pytest.mark.parametrize("key", ["level/c/0", "time/c/1", "time/c/2", "time_bnds/c/0/0", "valid/c/0/0"])
 @pytest.mark.parametrize("how", ["broken", "corrupt", "absent"])
 def test_errors_are_those_of_reading_one_by_one(key: str, how: str, stored: dict[str, bytes]) -> None:
@@ -302,9 +296,6 @@ def test_a_missing_chunk_of_a_coordinate_is_told_of_once(stored: dict[str, bytes
         ds = xr.open_dataset(store, engine=OURS, missing="warn")
     assert len(caught) == 1
     assert np.isnan(ds["lat"][2:4]).all()
-
-
-# Several at once
 
 
 def test_variables_are_loaded_at_once_where_they_are_awaited(stored: dict[str, bytes]) -> None:
@@ -358,9 +349,6 @@ def test_threads_that_read_coordinates_at_once_all_get_them(stored: dict[str, by
         names = ["level", "lat", "lon", "member", "band", "time"] * 3
         with store.counted():
             run_threads(*(partial(read, name) for name in names))
-
-
-# Real places
 
 
 class Place(NamedTuple):
@@ -475,9 +463,6 @@ def test_missing_chunks_are_named_anywhere(place: Place) -> None:
     with pytest.raises(MissingChunksError, match=words):
         opened(place, missing="error")["v3"].load()
     assert np.isnan(opened(place)["v3"][4:]).all()
-
-
-# Servers that do not do what they should
 
 
 def test_a_web_server_without_consolidated_metadata(http_server: Any) -> None:
