@@ -32,6 +32,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import Any
@@ -425,58 +426,29 @@ def _listed(name: str, stored: _Stored | None) -> str:
     )
 
 
-class _Connection(asyncio.Protocol):
+class _Connection:
     """Requests of one connection, one after the other."""
 
     numbers = itertools.count(1)
 
-    def __init__(self, state: _State) -> None:
-        self.state = state
-        self.buffer = bytearray()
-        self.request: _Request | None = None
-        self.busy = False
-        self.counted: deque[dict[str, Any]] | None = None  # The log that the request under way is part of.
+    def __init__(self, state: _State, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.state, self.reader, self.writer = state, reader, writer
         self.number = next(self.numbers)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport: asyncio.Transport = transport  # type: ignore[assignment]
-        self.transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.later = asyncio.get_running_loop().call_later
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.settle()
-
-    def settle(self) -> None:
-        """The request under way is over, one way or the other."""
-        if self.counted is self.state.log:
-            self.state.under_way -= 1
-        self.counted = None
-
-    def data_received(self, data: bytes) -> None:
-        self.buffer += data
-        if not self.busy:
-            self.next_request()
-
-    def next_request(self) -> None:
-        if self.request is None:
-            end = self.buffer.find(b"\r\n\r\n")
-            if end < 0:
-                return
-            self.request = _Request(bytes(self.buffer[:end]))
-            del self.buffer[: end + 4]
-        request = self.request
-        wanted = int(request.headers.get("content-length", "0"))
-        if wanted > BOUND_BODY or "transfer-encoding" in request.headers:
-            self.transport.abort()
-        elif len(self.buffer) >= wanted:
-            request.body = bytes(self.buffer[:wanted])
-            del self.buffer[:wanted]
-            self.request = None
-            self.busy = True
-            if "x-control" in request.headers:
-                self.send(request, self.controlled(request), "", {})
-            else:
-                self.take(request)
+    async def serve(self) -> None:
+        """Answer until either side has had enough."""
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while not self.writer.is_closing():
+                request = _Request((await self.reader.readuntil(b"\r\n\r\n"))[:-4])
+                size = int(request.headers.get("content-length", "0"))
+                if size > BOUND_BODY or "transfer-encoding" in request.headers:
+                    break
+                request.body = await self.reader.readexactly(size)
+                if "x-control" in request.headers:
+                    await self.send(request, self.controlled(request), "", {})
+                else:
+                    await self.take(request)
+        self.writer.close()
 
     def controlled(self, request: _Request) -> _Answer:
         if request.path != CONTROL:
@@ -484,8 +456,8 @@ class _Connection(asyncio.Protocol):
         do, asked = json.loads(request.body)
         return _Answer(200, json.dumps(getattr(self.state, do)(**asked)).encode())
 
-    def take(self, request: _Request) -> None:
-        state, headers = self.state, request.headers
+    async def take(self, request: _Request) -> None:
+        state, headers, log = self.state, request.headers, self.state.log
         state.requests += 1
         state.under_way += 1
         state.most_at_once = max(state.most_at_once, state.under_way)
@@ -501,35 +473,38 @@ class _Connection(asyncio.Protocol):
             "size": len(request.body),
             "status": None,  # As long as there is no answer.
         }
-        self.counted = state.log
-        state.log.append(entry)
-        if state.settings["latency"]:
-            self.later(state.settings["latency"], self.carry_out, request, rule, entry)
-        else:
-            self.carry_out(request, rule, entry)
+        log.append(entry)
+        try:
+            if state.settings["latency"]:
+                await asyncio.sleep(state.settings["latency"])
+            await self.carry_out(request, rule, entry)
+        finally:
+            if log is state.log:
+                state.under_way -= 1
 
-    def carry_out(self, request: _Request, rule: _Rule | None, entry: dict[str, Any]) -> None:
+    async def carry_out(self, request: _Request, rule: _Rule | None, entry: dict[str, Any]) -> None:
         kind, told = ("", {}) if rule is None else (rule.kind, rule.parameters)
-        if self.transport.is_closing() or kind == "hang":
-            return
-        if kind == "reset":
-            self.cut()
-            return
-        answer = self.state.faulty_answer(request, kind, told)
-        entry["status"] = answer.status
-        if kind == "lost-answer":
+        if kind == "hang":
+            await self.reader.read()  # Until the client gives up.
+            self.writer.close()
+        elif kind == "reset":
             self.cut()
         else:
-            self.send(request, answer, kind, told)
+            answer = self.state.faulty_answer(request, kind, told)
+            entry["status"] = answer.status
+            if kind == "lost-answer":
+                self.cut()
+            else:
+                await self.send(request, answer, kind, told)
 
     def cut(self) -> None:
         """End the connection by a reset."""
-        if not self.transport.is_closing():
+        if not self.writer.is_closing():
             linger = struct.pack("ii", 1, 0)
-            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-            self.transport.abort()
+            self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            self.writer.transport.abort()
 
-    def send(self, request: _Request, answer: _Answer, kind: str, told: dict[str, Any]) -> None:
+    async def send(self, request: _Request, answer: _Answer, kind: str, told: dict[str, Any]) -> None:
         body = b"" if request.method == "HEAD" else answer.body
         lines = [f"HTTP/1.1 {answer.status} {http.client.responses.get(answer.status, 'Unknown')}"]
         lines += [f"{name}: {value}" for name, value in answer.headers.items()]
@@ -542,38 +517,25 @@ class _Connection(asyncio.Protocol):
         head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
         kept = body[: int(len(body) * told.get("keep", 0.5))]
         match kind:
-            case "reset-body" if not body:
-                self.cut()
             case "reset-body":
-                self.transport.write(head + kept)
-                self.later(0.02, self.cut)  # What was written is on its way by then.
+                if body:
+                    self.writer.write(head + kept)
+                    await asyncio.sleep(0.02)  # What was written is on its way by then.
+                self.cut()
             case "short" | "chunked" | "no-length":
                 chunk = b"%x\r\n%b\r\n" % (len(kept), kept) if kept else b""
-                self.transport.write(head + {"short": kept, "chunked": chunk, "no-length": body}[kind])
-                self.transport.close()
+                self.writer.write(head + {"short": kept, "chunked": chunk, "no-length": body}[kind])
+                self.writer.close()
             case "slow":
-                self.transport.write(head)
+                self.writer.write(head)
                 pieces = max(min(told.get("pieces", 10), len(body)), 1)
-                self.trickle(body, pieces, told.get("seconds", 1.0) / pieces)
+                for at in range(pieces):
+                    self.writer.write(body[at * len(body) // pieces : (at + 1) * len(body) // pieces])
+                    await asyncio.sleep(told.get("seconds", 1.0) / pieces)
+                    if self.writer.is_closing():
+                        return
             case _:
-                self.transport.write(head + body)
-                self.end()
-
-    def trickle(self, body: bytes, pieces: int, wait: float) -> None:
-        if self.transport.is_closing():
-            return
-        if pieces == 0:
-            self.end()
-            return
-        size = len(body) // pieces
-        self.transport.write(body[:size])
-        self.later(wait, self.trickle, body[size:], pieces - 1, wait)
-
-    def end(self) -> None:
-        self.settle()
-        self.busy = False
-        if self.buffer:
-            self.next_request()
+                self.writer.write(head + body)
 
 
 class FaultServer:
@@ -727,8 +689,9 @@ class FaultServer:
 async def _serve(limit: float) -> None:
     """Serve until the limit, or until the process that started this one is gone."""
     parent, state = os.getppid(), _State()
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: _Connection(state), "127.0.0.1", 0, backlog=1024)
+    server = await asyncio.start_server(
+        lambda *streams: _Connection(state, *streams).serve(), "127.0.0.1", 0, backlog=1024
+    )
     print(server.sockets[0].getsockname()[1], flush=True)  # noqa: T201 - the parent reads this
     end = time.monotonic() + limit
     while time.monotonic() < end and os.getppid() == parent:

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import dask.array as da
 import numpy as np
 import pytest
@@ -49,29 +48,6 @@ def test_reading_and_computing(client: Client, local_store: LocalStore) -> None:
         process, block = result.result(timeout=120)
         assert process in workers - {os.getpid()}
         np.testing.assert_array_equal(block, values[task.selection])
-
-
-def test_graph_arrives_as_one_layer(client: Client, local_store: LocalStore) -> None:
-    """The chunks of a large array do not travel one by one."""
-    array = xzarr3.create_array(local_store, shape=(1000, 1000), chunks=1, dtype="f4", fill_value=2)
-    whole = from_zarr(array, chunks="units")
-    assert len(cloudpickle.dumps(whole.dask)) < 100_000
-    assert whole[10:20, 10:20].sum().compute() == 200
-
-
-@pytest.mark.parametrize("layout", [{}, {"shards": (20, 40)}], ids=["chunks", "shards"])
-def test_storing(client: Client, layout: dict[str, Any], local_store: LocalStore) -> None:
-    values = _values(60, 80)
-    target = xzarr3.create_array(local_store, shape=(60, 80), chunks=(10, 20), dtype="f8", **layout)
-    source = da.from_array(values, chunks=(20, 40))
-    store((source + 1) * 2, target)
-    np.testing.assert_array_equal(target[...], (values + 1) * 2)
-    delayed = store(source.rechunk((15, 80)).rechunk((20, 40)), target, compute=False)
-    client.compute(delayed).result(timeout=120)
-    np.testing.assert_array_equal(target[...], values)
-    with pytest.raises(xzarr3.ArgumentError, match="the same call overwrites"):
-        store(from_zarr(target, chunks=(20, 80)) + 1, target)
-    np.testing.assert_array_equal(xzarr3.open_array(local_store)[...], values)
 
 
 def test_memory_stores_can_be_read_but_not_written_elsewhere(client: Client) -> None:
