@@ -60,8 +60,7 @@ class RecordingStore(Store):
     @contextmanager
     def recorded(self) -> Iterator[list[Request]]:
         """The requests made in a ``with`` statement."""
-        found: list[Request] = []
-        self.requests = found
+        self.requests = found = []
         yield found
         self.requests = []
 

@@ -76,10 +76,8 @@ def run_child(
         os.close(reading)
         os.kill(child, signal.SIGKILL)  # It is not waited for yet, so the number is still its own.
         _, status = os.waitpid(child, 0)
-    if not ended:
-        raise AssertionError(f"the child did not end within {timeout} s")
-    if not data:
-        raise AssertionError(f"the child died without a result, wait status {status}")
+    assert ended, f"the child did not end within {timeout} s"
+    assert data, f"the child died without a result, wait status {status}"
     return Outcome(**pickle.loads(data))
 
 
@@ -88,15 +86,9 @@ def run_unprivileged(
 ) -> Outcome:
     """What ``work`` does as a user without rights, in a directory of its own with a canary in it.
 
-    Parameters
-    ----------
-    work : callable
-        Gets the directory, which is also the working directory. The store belongs to ``store`` in it;
-        ``outside`` and ``canary.txt`` are beside it and writable.
-    prepare : callable, optional
-        Runs before the state of the canary is recorded, in the same way.
-    timeout : float
-        Seconds after which the child is killed.
+    It gets the directory, which is also the working directory: the store belongs to ``store`` in it;
+    ``outside`` and ``canary.txt`` are beside it and writable. ``prepare`` runs in the same way, before the
+    state of the canary is recorded.
     """
     before: Snapshot = {}
     with own_directory() as base:
@@ -110,9 +102,8 @@ def run_unprivileged(
 
         outcome = run_child(both, timeout=timeout, drop=True, notes=before)
         after = snapshot(base)
-        outcome.changed = sorted(
-            name for name in outcome.notes.keys() | after.keys() if outcome.notes.get(name) != after.get(name)
-        )
+        names = outcome.notes.keys() | after.keys()
+        outcome.changed = sorted(name for name in names if outcome.notes.get(name) != after.get(name))
         return outcome
 
 

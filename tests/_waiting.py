@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -148,18 +148,3 @@ class WaitingStore(MemoryStore):
     def list(self, prefix: str = "") -> Iterator[str]:
         with self._request("list", prefix):
             return super().list(prefix)
-
-
-def quickest(work: Callable[[], object], enough: float, times: int = 10) -> float:
-    """Seconds that something takes that mostly waits, as the quickest of several runs.
-
-    What else the machine does only makes it slower. There are no more runs once one took less than enough.
-    """
-    best = float("inf")
-    for _ in range(times):
-        begin = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - begin)
-        if best < enough:
-            break
-    return best

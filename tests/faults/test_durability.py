@@ -46,6 +46,12 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
+WHOLE: dict[str, dict[str, Any]] = {
+    "whole": {"chunks": 4, **CHECKED},
+    "whole shards": {"chunks": 4, "shards": 8, **CHECKED},
+}
+
+
 def is_hidden(name: str) -> bool:
     """Whether a file is no key; a lease is one, and stays until the next write of its kind."""
     base = os.path.basename(name)
@@ -102,15 +108,11 @@ class Work:
         self.root = root
         self.store = LocalStore(root)
         xzarr3.create_group(self.store)
-        for name, layout in LAYOUTS.items():
-            if name != "version 2":
-                xzarr3.create_array(self.store, name, shape=ELEMENTS, dtype="int64", **layout)
-        xzarr3.create_array(LocalStore(root / "2"), shape=ELEMENTS, dtype="int64", **LAYOUTS["version 2"])
-        xzarr3.create_array(self.store, "grown", shape=0, dtype="int64", chunks=5, **CHECKED)
-        for name, shards in (("whole", None), ("whole shards", 8)):
-            xzarr3.create_array(
-                self.store, name, shape=ELEMENTS, dtype="int64", chunks=4, shards=shards, **CHECKED
-            )
+        arrays = {**LAYOUTS, **WHOLE, "grown": {"shape": 0, "chunks": 5, **CHECKED}}
+        for name, layout in arrays.items():
+            place = LocalStore(root / "2") if name == "version 2" else self.store
+            path = "" if name == "version 2" else name
+            xzarr3.create_array(place, path, **{"shape": ELEMENTS, "dtype": "int64", **layout})
         self.records = Ledger(len(KEYS))
         self.elements = {name: Ledger(ELEMENTS) for name in ARRAYS}
         self.shape = Ledger(1)
@@ -172,7 +174,7 @@ class Work:
             self.open(ARRAYS[at]).attrs["serial"] = serial
 
     def _whole(self, serial: int, rng: random.Random) -> None:
-        name = rng.choice(["whole", "whole shards"])
+        name = rng.choice([*WHOLE])
         xzarr3.open_array(self.store, name, mode="r+").set(..., serial, threads=1)
 
     def _consolidate(self, serial: int, rng: random.Random) -> None:
@@ -326,11 +328,7 @@ def killed_at_each_call(place: str) -> None:
 
         for call in calls:
             setattr(module_of(call), call, watched(call))
-        try:
-            acts[name](LocalStore(root, fsync=fsync))
-        finally:
-            for call in calls:
-                setattr(module_of(call), call, real[call])
+        acts[name](LocalStore(root, fsync=fsync))
 
     total = 0
     for name, after in itertools.product(acts, (False, True)):
@@ -388,15 +386,13 @@ def on_a_small_disk(options: bytes, work: Callable[[Path], object]) -> None:
         pytest.skip(reason)
 
 
-def ballast(root: Path) -> Path:
-    """Fill what is left of a file system, or of its files, and return what has to be removed again."""
+def ballast(root: Path) -> None:
+    """Fill what is left of a file system, or of its files."""
     folder = root / "ballast"
     folder.mkdir()
     with contextlib.suppress(OSError):
-        for n in itertools.count():
+        for n in range(5001):
             (folder / str(n)).write_bytes(b"")
-            if n > 5000:
-                break
     size = 2**16
     while size >= 4096:
         try:
@@ -405,13 +401,11 @@ def ballast(root: Path) -> Path:
                     size //= 2
         except OSError:
             size //= 2
-    return folder
 
 
 def fill_and_free(root: Path, fill: Callable[[], object], free: Callable[[], object], **options: Any) -> None:
     """Nothing is lost on a full disk, and as soon as there is space again, all goes on."""
-    store = LocalStore(root / "s", **options)
-    noise = NOISE
+    store, noise = LocalStore(root / "s", **options), NOISE
     store.set("a/b", noise.tobytes())
     array = xzarr3.create_array(store, "x", data=noise, chunks=4096, **CHECKED)
     shard = xzarr3.create_array(store, "y", data=noise, chunks=1024, shards=4096, **CHECKED)
@@ -451,14 +445,11 @@ def fill_and_free(root: Path, fill: Callable[[], object], free: Callable[[], obj
 )
 def test_full_disk(disk: bytes, fsync: bool) -> None:
     def work(root: Path) -> None:
-        (root / "other").mkdir()
-        filled: list[Path] = []
-        fill_and_free(
-            root,
-            lambda: filled.append(ballast(root / "other")),
-            lambda: [file.unlink() for file in filled[0].iterdir()],
-            fsync=fsync,
-        )
+        def free() -> None:
+            for file in (root / "ballast").iterdir():
+                file.unlink()
+
+        fill_and_free(root, lambda: ballast(root), free, fsync=fsync)
 
     on_a_small_disk(disk, work)
 
@@ -471,8 +462,7 @@ def test_disk_that_can_be_erased_when_it_is_full() -> None:
         for n in range(3):
             store.set(f"a/{n}", bytes(9000))
         array = xzarr3.create_array(store, "x", data=np.arange(1, 4097), chunks=2048, **CHECKED)
-        (root / "other").mkdir()
-        ballast(root / "other")
+        ballast(root)
         store.erase("a/0")
         update(store, "a/1", lambda stored: None)
         array[:2048] = 0
@@ -523,8 +513,6 @@ def test_calls_that_fail_in_turn(
 
             def fail(*args: Any, nth: int = nth, numbers: Iterator[int] = numbers, **options: Any) -> Any:
                 if next(numbers) == nth:
-                    if name == "close":
-                        real(*args, **options)
                     raise os_error(number)
                 return real(*args, **options)
 
@@ -591,18 +579,14 @@ WAYS = ("store", "root", "x")
 
 def _made(tmp_path: Path, layout: str, size: int) -> None:
     (tmp_path / "root").symlink_to("store")
-    options = dict(LAYOUTS[layout])
-    zarr_format = options.pop("zarr_format", 3)
-    xzarr3.create_group(tmp_path / "store", zarr_format=zarr_format)
-    xzarr3.create_array(
-        tmp_path / "store", "x", shape=size, dtype="int64", zarr_format=zarr_format, **options
-    )
+    options = {"zarr_format": 3, **LAYOUTS[layout]}
+    xzarr3.create_group(tmp_path / "store", zarr_format=options["zarr_format"])
+    xzarr3.create_array(tmp_path / "store", "x", shape=size, dtype="int64", **options)
 
 
 def _opened(tmp_path: Path, way: str) -> xzarr3.Array:
-    if way == "x":
-        return xzarr3.open_array(tmp_path / "store" / "x", mode="r+")
-    return xzarr3.open_array(tmp_path / way, "x", mode="r+")
+    place, path = (tmp_path / "store" / "x", "") if way == "x" else (tmp_path / way, "x")
+    return xzarr3.open_array(place, path, mode="r+")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -683,8 +667,7 @@ def test_processes_that_set_different_attributes_lose_nothing(
         return lambda: run_threads(*(lambda at=at: go(at) for at in range(2)))
 
     run_processes(*map(work, range(4)))
-    expected = {
-        f"{process}-{thread}-{n}": n for process in range(4) for thread in range(2) for n in range(12)
-    }
+    every = itertools.product(range(4), range(2), range(12))
+    expected = {f"{process}-{thread}-{n}": n for process, thread, n in every}
     assert dict(xzarr3.open(tmp_path / "store", "x").attrs) == expected
     assert dict(xzarr3.open_group(tmp_path / "store")["x"].attrs) == expected
