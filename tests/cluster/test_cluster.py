@@ -130,9 +130,7 @@ def _failing(marker: Path, chunk: int) -> xr.Dataset:
 
 @pytest.mark.parametrize("chunk", [1, 2])
 @pytest.mark.parametrize("options", WRITES, ids=["append", "w", "new"])
-def test_nothing_is_left_of_a_write_that_fails(
-    client: Client, tmp_path: Path, options: dict[str, Any], chunk: int
-) -> None:
+def test_failed_writes_leave_nothing(client: Client, tmp_path: Path, options: Any, chunk: int) -> None:
     path, marker = tmp_path / "store", tmp_path / "marker"
     _zeros(path)
     before = _marks(path)

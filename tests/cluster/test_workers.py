@@ -353,9 +353,7 @@ def _threads(array: Array) -> tuple[int, set[str], float]:
 
 
 @pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_tasks_in_pools_of_processes_have_one_thread(
-    method: str, tmp_path: Path, pool: ProcessPoolExecutor
-) -> None:
+def test_tasks_in_pools_have_one_thread(method: str, tmp_path: Path, pool: ProcessPoolExecutor) -> None:
     array = xzarr3.create_array(tmp_path, data=np.ones(2**21), chunks=2**16)
     assert available_threads() == len(os.sched_getaffinity(0))
     if method == "spawn":
@@ -402,9 +400,7 @@ def _write_inherited(_: object) -> None:
 
 
 @pytest.mark.parametrize("kind", UNSEEN)
-def test_a_write_that_nobody_would_see_is_refused(
-    kind: str, tmp_path: Path, pool: ProcessPoolExecutor
-) -> None:
+def test_a_write_nobody_would_see_is_refused(kind: str, tmp_path: Path, pool: ProcessPoolExecutor) -> None:
     array = xzarr3.create_array(UNSEEN[kind](tmp_path), data=np.arange(6), chunks=2)
     for work in (_write, _unlock):
         with pytest.raises((ReadOnlyError, StoreError), match=r"process|read-only"):

@@ -144,9 +144,7 @@ def test_a_live_writer_is_not_robbed_by_another_host(world: World, name: str) ->
     assert mine.holds()
 
 
-def test_a_live_writer_is_waited_for_as_long_as_one_wants(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_live_writer_is_waited_for_as_long_as_asked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     mine = taken(store)
     world.renews.add(mine)
@@ -168,9 +166,7 @@ def test_a_holder_in_another_name_space_of_processes_is_not_robbed(monkeypatch: 
         mine.release()
 
 
-def test_a_dead_process_of_this_host_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dead_process_of_this_host_is_not_awaited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def take_and_stay() -> None:
         leased(LocalStore(tmp_path)).take()
         Process.say()
@@ -246,9 +242,7 @@ def wait_until(done: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_a_store_that_does_not_answer_keeps_the_lease_in_no_other_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_store_that_does_not_answer_keeps_no_lease_in_others(monkeypatch: pytest.MonkeyPatch) -> None:
     class Stalled(MemoryStore):
         stalls = threading.Event()
         reached = threading.Event()
@@ -369,9 +363,7 @@ def test_a_lease_that_could_not_be_taken_away_is_taken_away_later(monkeypatch: p
 
 @pytest.mark.parametrize("resume", [False, True])
 @pytest.mark.parametrize("there", [False, True])
-def test_a_write_killed_on_another_host_is_waited_for_less_than_a_minute(
-    world: World, there: bool, resume: bool, tmp_path: Path
-) -> None:
+def test_a_writer_killed_on_another_host(world: World, there: bool, resume: bool, tmp_path: Path) -> None:
     def end(block: Any, block_info: Any = None) -> Any:
         if world.name == "one" and block_info[0]["chunk-location"][0] > 2:
             raise KilledError
@@ -497,9 +489,7 @@ def test_where_no_lease_can_be_kept_threads_take_turns(lacks: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["append", "to_zarr", "dask"])
-def test_who_was_only_slow_stores_nothing_in_the_empty_rows_of_its_successor(
-    world: World, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_who_was_only_slow_stores_nothing(world: World, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """It stops for minutes when it is about to store a chunk, where the other one has only fill values."""
     store = MemoryStore()
     array = xzarr3.create_array(store, "a", data=np.ones(2, "i4"), chunks=2, dimension_names=["x"])
@@ -540,9 +530,7 @@ def test_who_has_not_heard_of_its_lease_for_long_asks_before_it_stores_a_value(w
         store.erase("c/2")
 
 
-def test_a_writer_that_the_system_tells_nothing_of_is_not_taken_for_dead(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_writer_the_system_tells_nothing_of_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of the processes of others, where too many files are open, or on systems without ``/proc``."""
     with monkeypatch.context() as patch:
         patch.setattr(machines, "process_start", lambda pid: "")

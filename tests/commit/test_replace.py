@@ -40,9 +40,7 @@ def filled(store: Any) -> Any:
 
 @pytest.mark.parametrize("kind", [LocalStore, MemoryStore])
 @pytest.mark.parametrize("how", WAYS)
-def test_a_failure_leaves_the_old_node(
-    how: str, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failures_leave_the_old(how: str, kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store: Store = filled(LocalStore(tmp_path) if kind is LocalStore else MemoryStore())
     before = contents(store)
 

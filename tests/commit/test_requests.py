@@ -94,15 +94,10 @@ def test_requests_for_an_array(place: Counted) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lazily", [False, True])
-def test_requests_for_a_dataset_of_10_variables_and_20_chunks(
-    place: Counted, monkeypatch: pytest.MonkeyPatch, lazily: bool
-) -> None:
+def test_requests_for_ten_variables(place: Counted, monkeypatch: pytest.MonkeyPatch, lazily: bool) -> None:
     never_too_long_ago(monkeypatch)
     options: Any = {"storage_options": place.options, "encoding": chunked(variables(0, lazily))}
-    ways: list[tuple[float, int, Any]] = [
-        (1.0, 48, {}),
-        (2.0, 95, {"mode": "w"}),
-    ]
+    ways: list[tuple[float, int, Any]] = [(1.0, 48, {}), (2.0, 95, {"mode": "w"})]
     for value, most, how in ways:
         to_zarr(variables(value, lazily), place.url, **options, **how)
         assert place.taken() <= most, how
@@ -111,9 +106,7 @@ def test_requests_for_a_dataset_of_10_variables_and_20_chunks(
 
 
 @pytest.mark.parametrize("lazily", [False, True])
-def test_requests_for_an_append_to_11_variables_of_22_chunks(
-    place: Counted, monkeypatch: pytest.MonkeyPatch, lazily: bool
-) -> None:
+def test_requests_for_an_append(place: Counted, monkeypatch: pytest.MonkeyPatch, lazily: bool) -> None:
     first, then = variables(1, lazily, "x"), variables(5, lazily, "x")
     to_zarr(first, place.url, storage_options=place.options, encoding=chunked(first))
     place.taken()
@@ -157,9 +150,7 @@ CHANGES: dict[str, Callable[[Counted], None]] = {
 
 @pytest.mark.parametrize(("lazily", "zarr_format"), [(False, 3), (True, 3), (False, 2)])
 @pytest.mark.parametrize("change", CHANGES)
-def test_an_append_to_what_has_changed_without_its_consolidated_copies(
-    place: Counted, change: str, lazily: bool, zarr_format: Any
-) -> None:
+def test_an_append_beside_stale_copies(place: Counted, change: str, lazily: bool, zarr_format: Any) -> None:
     first = variables(1, False, "x")
     write(place, first, zarr_format=zarr_format, encoding=chunked(first))
     store = xzarr3.open_store(place.url, place.options, mode="a")

@@ -256,9 +256,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("step", [29, pytest.param(11, marks=pytest.mark.slow)])
-def test_cut_off_at_changes_of_a_store(
-    tmp_path: Path, mode: Any, group: str | None, at_once: None, step: int
-) -> None:
+def test_cut_off_at_changes(tmp_path: Path, mode: Any, group: str | None, at_once: None, step: int) -> None:
     log, kept, reference = tmp_path / "log", MemoryStore(), MemoryStore()
     if mode == "w":
         old(kept, group)
@@ -337,9 +335,7 @@ def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     return MemoryStore() if request.param == "memory" else WrapperStore(MemoryStore())
 
 
-def test_an_error_keeps_what_was_written(
-    anywhere: Store, tmp_path: Path, mode: Any, group: str | None
-) -> None:
+def test_errors_keep_what_was_written(anywhere: Store, tmp_path: Path, mode: Any, group: str | None) -> None:
     log = tmp_path / "log"
     reference = MemoryStore()
     for store in (anywhere, reference):
@@ -471,9 +467,7 @@ OTHER_PLANS: dict[str, Callable[[Path], tuple[xr.Dataset, Any]]] = {
 
 
 @pytest.mark.parametrize("other", OTHER_PLANS)
-def test_another_plan_takes_nothing_up_and_removes_what_is_left(
-    anywhere: Store, tmp_path: Path, mode: Any, other: str
-) -> None:
+def test_another_plan_removes_what_is_left(anywhere: Store, tmp_path: Path, mode: Any, other: str) -> None:
     """At once, as nobody else is told where it is."""
     if mode == "w":
         old(anywhere)
@@ -613,9 +607,7 @@ def test_tiles_are_done_whose_units_are_all_there() -> None:
     ],
     ids=["here", "restarted", "fsync", "elsewhere"],
 )
-def test_a_system_that_was_started_anew_may_have_lost_values(
-    tmp_path: Path, changed: dict[str, str], fsync: bool, is_told: bool
-) -> None:
+def test_a_restart_may_have_lost_values(tmp_path: Path, changed: Any, fsync: bool, is_told: bool) -> None:
     host, boot = lease.boot()
     holder = lease.Holder(**{"host": host, "boot": boot, **changed})
     assert may_be_lost(LocalStore(tmp_path, fsync=fsync), holder) == is_told
@@ -626,9 +618,7 @@ class Wrapped(WrapperStore):
 
 
 @pytest.mark.parametrize("wrap", [lambda store: store, CacheStore, Wrapped])
-def test_a_resumed_write_stores_values_from_before_a_crash_again(
-    wrap: Callable[[Store], Store], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_makes_values_doubtful(wrap: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, store = tmp_path / "log", wrap(LocalStore(tmp_path / "store"))
     cut_off(store, log, 4)
     host, _ = lease.boot()

@@ -50,7 +50,7 @@ def filled(value: float, *names: str) -> xr.Dataset:
 
 
 def at_block(n: int, act: Callable[[], object]) -> xr.Dataset:
-    """A dataset of fives in four blocks, made one after the other; something happens at the n-th, or at each (0)."""
+    """A dataset of fives in four blocks; something happens when the n-th is made, or each of them (0)."""
     made: list[int] = []
 
     def make(block: Any) -> Any:
@@ -219,9 +219,7 @@ def test_what_somebody_makes_without_a_reservation_stays() -> None:
     assert not left(store)
 
 
-def test_what_another_has_finished_in_a_directory_is_not_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_of_another_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before_documents(monkeypatch, lambda: to_zarr(filled(7, "t", "u"), tmp_path))
     with pytest.raises(NodeExistsError, match="not empty"):
         to_zarr(filled(1), tmp_path)
@@ -243,9 +241,7 @@ def when_renamed(monkeypatch: pytest.MonkeyPatch, end: str, act: Callable[[], ob
     monkeypatch.setattr(directory, "_rename", rename)
 
 
-def test_what_came_between_the_renames_is_not_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_came_between_renames_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last rename is that of the group's document, which is there by then."""
     document = tmp_path / "zarr.json"
     when_renamed(monkeypatch, "t", lambda: document.write_bytes(b'{"somebody": "else"}'))
@@ -608,9 +604,7 @@ OVERWRITING: dict[str, tuple[Callable[[Any], object], set[str], str]] = {
 
 @pytest.mark.parametrize("how", OVERWRITING)
 @pytest.mark.parametrize("kind", ["local", "local fsync", "memory", "fsspec"])
-def test_foreign_files_block_no_overwriting_and_stay_beside_the_nodes(
-    kind: str, how: str, tmp_path: Path
-) -> None:
+def test_foreign_files_block_nothing_and_stay_beside_nodes(kind: str, how: str, tmp_path: Path) -> None:
     store: Store = MemoryStore()
     if kind == "fsspec":
         store = xzarr3.open_store(f"memory://{tmp_path.name}-{time.time_ns()}/store", mode="a")
@@ -808,9 +802,7 @@ CHANGED: dict[str, Callable[[Path], object]] = {
 @forks
 @pytest.mark.parametrize("zarr_format", [3, 2])
 @pytest.mark.parametrize("how", CHANGED)
-def test_what_is_done_after_a_kill_before_the_old_node_has_left_stays(
-    how: str, zarr_format: Any, tmp_path: Path
-) -> None:
+def test_what_is_done_before_the_old_node_has_left_stays(how: str, zarr_format: Any, tmp_path: Path) -> None:
     expected, found = tmp_path / "expected", tmp_path / "found"
     options: Any = {"zarr_format": zarr_format, "consolidated": True}
     for root in (expected, found):
@@ -901,9 +893,7 @@ def test_a_damaged_list_of_a_swap_blocks_no_other_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("after", ["/old/zarr.json", "/old/t", "/old/u"])
-def test_what_another_has_put_in_place_meanwhile_is_not_moved_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
-) -> None:
+def test_what_another_finished_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str) -> None:
     """Somebody is too slow for his lease, and another one finishes his swap between two of his renames."""
     to_zarr(filled(1, "t", "u"), tmp_path)
 
@@ -921,9 +911,7 @@ def test_what_another_has_put_in_place_meanwhile_is_not_moved_away(
 
 
 @forks
-def test_what_cannot_be_removed_after_a_swap_blocks_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_removed_blocks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def busy(folder: str) -> None:
         raise StoreError(f"cannot remove '{folder}': busy")
 
@@ -965,9 +953,7 @@ def test_who_may_not_write_is_told_who_finishes_a_swap(tmp_path: Path) -> None:
     assert "call xzarr3.recover(store)" in str(refused.error)
 
 
-def test_who_opens_within_a_swap_of_a_directory_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_opens_within_a_directory_swap_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = []
 
     def look() -> None:
@@ -990,9 +976,7 @@ def test_who_opens_within_a_swap_of_a_directory_is_told(
     assert sorted(os.listdir(tmp_path)) == ["t", "zarr.json"]
 
 
-def test_a_file_that_is_busy_does_not_end_an_erase_midway(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_file_does_not_end_an_erase_midway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network file system refuses to remove what it keeps for a reader, and removes it later itself."""
     real = os.unlink
 

@@ -152,9 +152,7 @@ def test_rows_are_appended_to_what_was_swapped_meanwhile() -> None:
     assert xzarr3.open_array(store, "a")[:].tolist() == [0, 1, 2, 0, 1, 2]
 
 
-def test_what_begins_to_be_swapped_while_it_is_looked_at_is_put_in_place(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_what_begins_to_be_swapped_meanwhile_is_put_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
     store = CutOff()
     to_zarr(dataset(0), store)
     failed(store)
@@ -245,9 +243,7 @@ def test_what_is_computed_twice_keeps_nothing_of_the_first_time(first: str, seco
     assert [key for key in left(store) if "staged" in key] == []
 
 
-def test_of_two_writes_to_one_zip_none_removes_what_the_other_has_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_writes_to_one_zip_keep_their_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No lease tells there that the other one is still going on."""
     begin = Keys.begin
     others: list[Callable[[], object]] = []

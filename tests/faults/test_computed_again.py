@@ -35,9 +35,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("order", [*itertools.permutations(range(3))], ids=str)
 @pytest.mark.parametrize("kind", OPTIONS)
 @pytest.mark.parametrize("place", STORES)
-def test_tasks_that_run_twice_in_any_order(
-    tmp_path: Path, place: str, kind: str, order: tuple[int, ...]
-) -> None:
+def test_tasks_run_twice_in_any_order(tmp_path: Path, place: str, kind: str, order: tuple[int, ...]) -> None:
     store, options = STORES[place](tmp_path / "store"), OPTIONS[kind]
     name = "b" if kind == "added" else "a"
     old = xr.Dataset({"a": ("x", np.full(4, -1.0))})

@@ -89,14 +89,12 @@ def wait_at_most(store: Any, seconds: float) -> None:
     store.traits = msgspec.structs.replace(store.traits, conflict_deadline=seconds)
 
 
-def twins(
-    store: RacingStore, number: int, longest: float = 0, dice: random.Random | None = None
-) -> list[Any]:
+def twins(store: RacingStore, number: int, pause: float = 0, dice: random.Random | None = None) -> list[Any]:
     """The same store in as many processes, in threads of this one, which pause at random before requests."""
     found = [RacingStore(store) for _ in range(number)]
     for own in found:
         if dice is not None:
-            own.pauses = lambda operation, key: time.sleep(dice.random() * longest)
+            own.pauses = lambda operation, key: time.sleep(dice.random() * pause)
     return found
 
 
@@ -423,9 +421,7 @@ def test_appended_rows_are_there_once(
         assert each.tolist() == found[: len(each)].tolist()
 
 
-def test_appending_with_leases_that_are_taken_away_loses_nothing(
-    on_hosts_of_their_own: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_appending_with_lost_leases(on_hosts_of_their_own: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lease, "PATIENCE", 0.004)  # Nobody lives so fast: all take from each other.
     lost = []
     holds = lease.Lease.holds
@@ -669,9 +665,7 @@ def test_a_lease_without_an_answer_is_known_again(answer: str, monkeypatch: pyte
 
 @settings(max_examples=10, deadline=None)
 @given(st.integers(1, 30), st.integers(1, 6), st.booleans(), st.integers(0, 2**16))
-def test_resizing_while_others_write_keeps_what_is_left(
-    new: int, chunk: int, sharded: bool, seed: int
-) -> None:
+def test_resizing_while_others_write_keeps_the_rest(new: int, chunk: int, sharded: bool, seed: int) -> None:
     """Within the new shape all is as the writers left it; beyond it nothing is seen, now or later."""
     store, dice = RacingStore(), random.Random(seed)
     options: dict[str, Any] = {"shards": 3 * chunk} if sharded else {}
@@ -764,9 +758,7 @@ def _append_rows(n: int, url: str, options: dict[str, Any], rows: dict[int, list
 
 
 @pytest.mark.parametrize("server", ["s3_server", "fault_server"])
-def test_processes_append_to_an_object_store(
-    server: str, spawned: Any, request: pytest.FixtureRequest
-) -> None:
+def test_processes_append_to_a_service(server: str, spawned: Any, request: pytest.FixtureRequest) -> None:
     """Also where answers get lost."""
     pytest.importorskip("obstore")
     running = request.getfixturevalue(server)

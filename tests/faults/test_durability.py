@@ -489,9 +489,7 @@ FAULTS = ["open", "writev", "fsync", "replace", "unlink", "mkdir", "fstat", "sta
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO], ids=errno.errorcode.get)
 @pytest.mark.parametrize("name", FAULTS)
-def test_calls_that_fail_in_turn(
-    name: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_fail_in_turn(name: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever it is: the value is the old or the new one, the error is ours, the next write works."""
     store = LocalStore(tmp_path / "store", fsync=True)
     array = xzarr3.create_array(store, "x", data=np.arange(1, 65), chunks=8, shards=64, **CHECKED)
@@ -548,9 +546,7 @@ def test_calls_that_fail_in_turn(
     assert not any(map(is_hidden, files(store.root)))
 
 
-def test_put_where_only_closing_tells_that_the_disk_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_put_where_closing_tells_of_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a network mount does: it is asked before the old value is replaced."""
     store, real = LocalStore(tmp_path / "store"), os.close
     store.set("a/b", b"old")
@@ -647,9 +643,7 @@ def test_killed_writers_lose_nothing_of_the_others(layout: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("kind", ["array", "group"])
-def test_processes_that_set_different_attributes_lose_nothing(
-    kind: str, zarr_format: int, tmp_path: Path
-) -> None:
+def test_processes_that_set_attributes_lose_nothing(kind: str, zarr_format: int, tmp_path: Path) -> None:
     (tmp_path / "root").symlink_to("store")
     root = xzarr3.create_group(tmp_path / "store", zarr_format=zarr_format)
     if kind == "array":

@@ -377,9 +377,7 @@ def test_failing_reads_are_errors_and_never_fill(
 
 
 @pytest.mark.parametrize("name", ["open", "preadv", "fstat"])
-def test_failing_reads_of_documents(
-    name: str, local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_document_reads(name: str, local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     _make(local_store, path="a/x")
     with failing(monkeypatch, name, os_error(errno.EIO), root=local_store.root) as failed:
         for ask in (
@@ -491,9 +489,7 @@ def test_failing_write_leaves_the_old_value(
         assert read_back(local_store, "a/b") == [old] * 4
 
 
-def test_failing_write_whose_leftover_cannot_be_removed(
-    local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_write_with_a_leftover(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first error is the one that is told; the leftover is no key."""
     local_store.set("a/b", b"old")
     with (
@@ -507,9 +503,7 @@ def test_failing_write_whose_leftover_cannot_be_removed(
     assert local_store.list_dir("a/") == ({"a/b"}, set())
 
 
-def test_failing_writes_of_documents_change_nothing(
-    local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_writes_change_no_document(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     root = xzarr3.create_group(local_store, attributes={"title": "old"})
     array = root.create_array("x", data=_values(), chunks=(4, 4), attributes={"units": "K"})
     before = contents(local_store)
@@ -568,9 +562,7 @@ def test_failing_erasure_is_told(
     assert "b" in local_store.list()
 
 
-def test_directories_that_cannot_be_removed_are_no_failure(
-    local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_directories_may_stay_behind(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     for key in ("a/b", "a/c/d", "a/c/e", "b"):
         local_store.set(key, b"value")
     with failing(monkeypatch, "rmdir", os_error(errno.EACCES)) as failed:
@@ -580,9 +572,7 @@ def test_directories_that_cannot_be_removed_are_no_failure(
     assert files(local_store.root) == {}
 
 
-def test_erased_prefix_is_no_node_from_the_first_moment(
-    local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_erased_prefix_is_no_node_at_once(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wherever it stops: a document goes before the chunks that it describes."""
     for after in range(14):
         xzarr3.create_group(local_store, "g", overwrite=True)
@@ -794,9 +784,7 @@ def test_nothing_is_stored_after_an_interrupt_came_back(way: str, times: int) ->
     assert run_child(work).checked() == 0
 
 
-def test_a_thread_that_copies_is_waited_for_if_ctrl_c_came_while_it_was_started(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_thread_that_was_being_started_at_ctrl_c_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pool that is interrupted then does not know of the thread that it has started."""
     start, over, inside = threading.Thread.start, threading.Event(), threading.Event()
     done: list[int] = []
@@ -898,9 +886,7 @@ def test_vanished_store_is_an_error(layout: str, how: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("after", [0, 1, 5, 50, 150, 199])
-def test_store_that_vanishes_while_it_is_read(
-    after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_store_vanishes_while_it_is_read(after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All or an error; never the fill value for what was gone already."""
     values = np.random.default_rng(5).random(50_000) + 1
     root = tmp_path / "store"

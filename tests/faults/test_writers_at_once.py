@@ -98,9 +98,7 @@ def pool() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("kind", ["directory", pytest.param("object store", marks=pytest.mark.slow)])
-def test_processes_append_replace_and_set_regions_at_once(
-    kind: str, tmp_path: Path, request: pytest.FixtureRequest, pool: Any
-) -> None:
+def test_processes_at_once(kind: str, tmp_path: Path, request: pytest.FixtureRequest, pool: Any) -> None:
     url = str(tmp_path / "x.zarr")
     options: dict[str, Any] | None = None
     if kind == "object store":

@@ -239,9 +239,7 @@ def test_all_coordinates_of_a_tree_take_one_round(tmp_path: Path) -> None:
     xr.testing.assert_identical(xr.DataTree.from_dict(groups), expected)
 
 
-def test_large_coordinates_are_not_read_ahead(
-    stored: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_coordinates_not_read_ahead(stored: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lazy, "_MOST_BYTES", 8 * 3 + 5 * 8)  # `level` and `lat` and nothing else.
     store, times = FarStore(stored), ["time", "time_bnds", "reference", "valid"]
     with store.counted() as count:
@@ -487,9 +485,7 @@ def test_a_web_server_without_consolidated_metadata(http_server: Any) -> None:
         ("/moved/{name}/a.zarr", StoreError, "(?i)html"),
     ],
 )
-def test_a_web_server_that_does_not_give_it_away(
-    where: str, error: type[Exception], words: str, http_server: Any
-) -> None:
+def test_a_web_server_that_refuses(where: str, error: Any, words: str, http_server: Any) -> None:
     name = served(http_server, consolidated=True).split("/")[-2]
     for read in (xr.open_dataset, xr.open_datatree):
         with pytest.raises(error, match=words):
