@@ -1,4 +1,4 @@
-"""Servers on loopback that the tests of stores talk to, as fixtures, and which of them there were.
+"""Servers on loopback that the tests of stores talk to, as fixtures.
 
 ============== ===================================== ==================================================
 fixture        server                                what a test gets
@@ -12,8 +12,8 @@ fault_server   ``_fault_server.py``                  `FaultServer`, without valu
 
 Each is started for the first test that asks and ends with the session: it is a process of its own, on a
 free port, in a private directory, and ends as well when the tests are killed, or after `LIMIT` seconds.
-A test whose server cannot be had is skipped with the reason; ``ci/servers.sh`` installs what is missing.
-The last lines of a run say which servers ran, and why others did not.
+A test whose server cannot be had is skipped with the reason, which the summary of a run repeats;
+``ci/servers.sh`` installs what is missing.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ import base64
 import hashlib
 import hmac
 import http.client
-import importlib.metadata
 import itertools
-import json
 import os
 import re
 import shutil
@@ -37,6 +35,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from email.utils import formatdate
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -51,16 +50,6 @@ NOBODY = 65534
 # The account that every Azurite has; it is in Microsoft's documentation and protects nothing.
 ACCOUNT = "devstoreaccount1"
 ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
-
-TITLES = {
-    "s3_server": "S3 by moto",
-    "azure_server": "Azure by Azurite",
-    "http_server": "HTTP by nginx",
-    "gcs_server": "GCS by the scripted server",
-    "fault_server": "faults by the scripted server",
-}
-SEEN: dict[str, str] = {}
-"""By name of the fixture: what became of the servers that were asked for."""
 
 T = TypeVar("T")
 
@@ -251,25 +240,20 @@ class GcsServer(Server):
         return fresh()
 
 
-Started = Iterator[tuple[T, str]]
-
-
 @contextmanager
-def start_s3() -> Started[S3Server]:
+def start_s3() -> Iterator[S3Server]:
     """moto's server."""
-    try:
-        version = importlib.metadata.version("moto")
-        importlib.metadata.version("flask-cors")
-    except importlib.metadata.PackageNotFoundError as error:
-        raise MissingServerError(f"{error.name} is not installed") from error
+    for needed in ("moto", "flask_cors"):
+        if find_spec(needed) is None:
+            raise MissingServerError(f"{needed} is not installed")
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
     environment = {"MOTO_PORT": "0", "PYTHONUNBUFFERED": "1"}
     with _directory() as directory, _stopped(Process(command, directory, **environment)) as process:
-        yield S3Server(process.port_in_log("Running on"), process), version
+        yield S3Server(process.port_in_log("Running on"), process)
 
 
 @contextmanager
-def start_azure() -> Started[AzureServer]:
+def start_azure() -> Iterator[AzureServer]:
     """Azurite."""
     node = shutil.which("node") or shutil.which("node", path="/usr/local/bin:/usr/bin")
     if node is None:
@@ -278,12 +262,10 @@ def start_azure() -> Started[AzureServer]:
     script = str(installed) if installed.exists() else shutil.which("azurite-blob")
     if script is None:
         raise MissingServerError(f"azurite of npm is not installed, in PATH or in {INSTALLED.name}")
-    above = [path / "package.json" for path in Path(script).resolve().parents if path.name == "azurite"]
-    version = json.loads(above[0].read_text())["version"] if above and above[0].exists() else ""
     command = [node, script, "--blobHost", "127.0.0.1", "--blobPort", "0", "--location", "."]
     command += ["--silent", "--loose", "--skipApiVersionCheck", "--disableTelemetry"]
     with _directory() as directory, _stopped(Process(command, directory)) as process:
-        yield AzureServer(process.port_in_log("successfully listens on"), process), version
+        yield AzureServer(process.port_in_log("successfully listens on"), process)
 
 
 NGINX = """
@@ -332,7 +314,7 @@ http {{
 
 
 @contextmanager
-def start_http() -> Started[WebServer]:
+def start_http() -> Iterator[WebServer]:
     """nginx, as a user without rights."""
     local = INSTALLED / "nginx" / "usr" / "sbin" / "nginx"
     binary = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin:/sbin")
@@ -348,15 +330,14 @@ def start_http() -> Started[WebServer]:
             environment["LD_LIBRARY_PATH"] = ":".join(places)
         asked: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 120}
         said = subprocess.run([binary, "-v"], env={**os.environ, **environment}, **asked).stderr
-        found = re.search(r"nginx/(\S+)", said)
-        if found is None:
+        if "nginx/" not in said:
             raise MissingServerError(f"{binary} does not run: {said[-300:].strip()}")
         server = WebServer(0, None, directory / "www")
         server.root.mkdir()
         server.root.chmod(0o777)
         (directory / "users").write_text(f"{server.user}:{{PLAIN}}{server.password}\n")
         with _stopped(_start_nginx(binary, directory, server, environment)) as server.process:
-            yield server, found[1]
+            yield server
 
 
 def _start_nginx(binary: str, directory: Path, server: WebServer, environment: dict[str, str]) -> Process:
@@ -391,18 +372,16 @@ def _takes_connections(port: int) -> bool:
 
 
 @contextmanager
-def start_gcs() -> Started[GcsServer]:
+def start_gcs() -> Iterator[GcsServer]:
     """The scripted server as Google's storage."""
     with FaultServer.start(limit=LIMIT) as faults:
         faults.configure(delete_missing=404)
-        yield GcsServer(faults.port, None, faults), ""
+        yield GcsServer(faults.port, None, faults)
 
 
-@contextmanager
-def start_faults() -> Started[FaultServer]:
+def start_faults() -> FaultServer:
     """The scripted server."""
-    with FaultServer.start(limit=LIMIT) as server:
-        yield server, ""
+    return FaultServer.start(limit=LIMIT)
 
 
 @contextmanager
@@ -423,35 +402,33 @@ def _directory() -> Iterator[Path]:
 
 
 @contextmanager
-def serving(name: str, start: Callable[[], AbstractContextManager[tuple[T, str]]]) -> Iterator[T]:
+def serving(title: str, start: Callable[[], AbstractContextManager[T]]) -> Iterator[T]:
     """The server that ``start`` gives; the test is skipped if there is none."""
     for variable in ("NO_PROXY", "no_proxy"):  # Nothing between the tests and loopback.
         known = os.environ.get(variable, "").split(",")
         os.environ[variable] = ",".join(dict.fromkeys([*filter(None, known), "127.0.0.1", "localhost"]))
     with ExitStack() as stack:
         try:
-            server, version = stack.enter_context(start())
+            server = stack.enter_context(start())
         except MissingServerError as error:
-            SEEN[name] = "did not run: " + " ".join(str(error).split())
-            pytest.skip(f"{TITLES[name]} {SEEN[name]}")
-        SEEN[name] = f"{version} ran".strip()
+            pytest.skip(f"{title} did not run: {' '.join(str(error).split())}")
         yield server
 
 
-def _fixture(name: str, start: Callable[[], AbstractContextManager[tuple[Any, str]]]) -> Any:
+def _fixture(title: str, start: Callable[[], AbstractContextManager[Any]]) -> Any:
     @pytest.fixture(scope="session")
     def server() -> Iterator[Any]:
-        with serving(name, start) as started:
+        with serving(title, start) as started:
             yield started
 
     return server
 
 
-s3_server = _fixture("s3_server", start_s3)
-azure_server = _fixture("azure_server", start_azure)
-http_server = _fixture("http_server", start_http)
-gcs_server = _fixture("gcs_server", start_gcs)
-fault_process = _fixture("fault_server", start_faults)
+s3_server = _fixture("S3 by moto", start_s3)
+azure_server = _fixture("Azure by Azurite", start_azure)
+http_server = _fixture("HTTP by nginx", start_http)
+gcs_server = _fixture("GCS by the scripted server", start_gcs)
+fault_process = _fixture("The scripted server", start_faults)
 
 
 @pytest.fixture
@@ -459,23 +436,3 @@ def fault_server(fault_process: FaultServer) -> FaultServer:
     """The scripted server, as if it was just started."""
     fault_process.reset()
     return fault_process
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Where several processes share the tests, send which servers ran to the one that writes the summary."""
-    output = getattr(session.config, "workeroutput", None)
-    if output is not None:
-        output["servers"] = SEEN
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """Add what a process of the tests has sent; that a server did not run is the news."""
-    for name, became in getattr(node, "workeroutput", {}).get("servers", {}).items():
-        SEEN[name] = min(SEEN.get(name, became), became, key=lambda text: not text.startswith("did not run"))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say which of the servers that were asked for ran, and which did not and why."""
-    for name in filter(SEEN.get, TITLES):
-        terminalreporter.write_line(f"servers: {TITLES[name]} {SEEN[name]}")

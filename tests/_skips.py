@@ -15,7 +15,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
         r"[\w-]+ is not installed: ",
         "formats: icechunk and virtualizarr need Python 3.12",
     ),
-    "A server or program is absent. The summary of a run names the servers; scripts of ci install them.": (
+    "A server or program is absent. The summary of a run names them; scripts of ci install them.": (
         ".* did not run: ",
         "there is no chromium here",
         "no GDAL here",

@@ -10,17 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _servers import (  # noqa: F401 - fixtures, and what says which of them there were
-    azure_server,
-    fault_process,
-    fault_server,
-    gcs_server,
-    http_server,
-    pytest_sessionfinish,
-    pytest_terminal_summary,
-    pytest_testnodedown,
-    s3_server,
-)
+from _servers import azure_server, fault_process, fault_server, gcs_server, http_server, s3_server  # noqa: F401
 from _skips import fail_if_unknown
 from hypothesis import HealthCheck, settings
 
