@@ -67,7 +67,6 @@ class Workers:
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
-    """The workers of a module."""
     with dask.config.set(OPTIONS), cluster(workers=0) as client, client.as_current():
         made = Workers(client, tmp_path_factory.mktemp("workers"))
         try:
@@ -78,6 +77,5 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 
 @pytest.fixture
 def client(workers: Workers) -> Client:
-    """A cluster of two workers."""
     workers.fill_up()
     return workers.client

@@ -161,8 +161,6 @@ def test_a_handle_that_changes_changes_no_other(tmp_path: Path) -> None:
 
 
 class Derived(LocalStore):
-    """Has something of its own."""
-
     mine = 0
 
 
@@ -309,7 +307,6 @@ def test_what_is_not_known_here_is_an_error_when_it_is_used(tmp_path: Path) -> N
 
 
 def test_a_directory_that_has_vanished_is_an_error_when_it_is_used(tmp_path: Path) -> None:
-    """As it is on another machine: a new directory there would be seen by nobody."""
     place = tmp_path / "store"
     array = xzarr3.create_array(place, data=np.arange(5), chunks=5)
     twin, new = pickle.loads(pickle.dumps((array, LocalStore(tmp_path / "new"))))
@@ -342,7 +339,6 @@ def pool() -> Iterator[ProcessPoolExecutor]:
 
 
 def _ours() -> set[str]:
-    """What the threads of xzarr3 in this process are called."""
     return {each.name.rpartition("_")[0] for each in threading.enumerate() if each.name.startswith("xzarr3")}
 
 

@@ -156,7 +156,6 @@ def test_a_live_writer_is_waited_for_as_long_as_asked(world: World, monkeypatch:
 
 
 def test_a_holder_in_another_name_space_of_processes_is_not_robbed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its number is that of no process here, or of another one."""
     store = MemoryStore()
     for pid in (2**22 + 1, os.getpid(), 1):
         mine = taken(store)
@@ -184,7 +183,6 @@ def test_a_dead_process_of_this_host_is_not_awaited(tmp_path: Path, monkeypatch:
 
 
 def held_by(pid: int, started: str = "") -> Holder:
-    """A process of this host that has a lease."""
     here = lease.here()
     return Holder("x", here.host, here.boot, here.processes, pid, started, "replace", None, 0, False)
 
@@ -288,7 +286,6 @@ def test_a_write_to_one_store_does_not_wait_for_that_to_another() -> None:
 
 
 def leases(store: Any, names: str) -> list[Lease]:
-    """Those of several nodes."""
     return [Lease(store, lease_key(f"{name}/"), "resize") for name in names]
 
 
@@ -541,7 +538,6 @@ def test_a_writer_the_system_tells_nothing_of_is_not_dead(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("conditional", [True, False])
 def test_a_lease_that_is_being_taken_away_is_nobody_elses_yet(conditional: bool) -> None:
-    """Or else that of the thread that took it at that moment is taken away."""
     others: list[Lease] = []
 
     class Watched(MemoryStore):

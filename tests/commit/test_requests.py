@@ -63,7 +63,6 @@ def place(fault_server: FaultServer) -> Iterator[Counted]:
 
 
 def variables(value: float, lazily: bool, *names: str) -> xr.Dataset:
-    """Ten variables of two chunks each."""
     found = xr.Dataset({f"v{n}": ("x", np.arange(4.0) + value + n) for n in range(10)})
     for name in names:
         found[name] = (name, np.arange(4.0) + value)

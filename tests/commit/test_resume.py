@@ -85,12 +85,10 @@ def write(store: Any, log: Path, *, pause: float = 0, resume: bool = True, **opt
 
 
 def made(log: Path) -> int:
-    """How many blocks were computed."""
     return log.stat().st_size if log.exists() else 0
 
 
 def old(store: Any, group: str | None = None) -> None:
-    """Something that is replaced."""
     to_zarr(xr.Dataset({"plain": ("z", np.arange(5.0)), "gone": ("z", np.ones(5))}), store, group=group)
 
 
@@ -182,8 +180,6 @@ def _small(store: Any, log: Path, mode: Any, *, resume: bool = True) -> None:
 
 @pytest.mark.slow
 def test_killed_at_changes_of_the_file_system(tmp_path: Path, mode: Any) -> None:
-    """In the middle of what puts the values in their place, too."""
-
     def fresh(name: str) -> LocalStore:
         store = LocalStore(tmp_path / name)
         to_zarr(xr.Dataset({"other": ("z", np.arange(3.0))}), store, group="b")
@@ -468,7 +464,6 @@ OTHER_PLANS: dict[str, Callable[[Path], tuple[xr.Dataset, Any]]] = {
 
 @pytest.mark.parametrize("other", OTHER_PLANS)
 def test_another_plan_removes_what_is_left(anywhere: Store, tmp_path: Path, mode: Any, other: str) -> None:
-    """At once, as nobody else is told where it is."""
     if mode == "w":
         old(anywhere)
     log = tmp_path / "log"
@@ -484,7 +479,6 @@ def test_another_plan_removes_what_is_left(anywhere: Store, tmp_path: Path, mode
 
 @pytest.mark.parametrize("top", ["", "kept/", "t/", ".xzarr3-staged-x/", f".xzarr3-staged-{'0' * 32}/../../"])
 def test_a_lease_that_names_what_no_write_has_staged_removes_nothing(tmp_path: Path, top: str) -> None:
-    """Whoever has written it; nor is it a place to go on."""
     store, log = MemoryStore(), tmp_path / "log"
     cut_off(store, log)
     to_zarr(xr.Dataset({"t": ("x", np.arange(3.0))}), store, group="kept")
@@ -499,7 +493,6 @@ def test_a_lease_that_names_what_no_write_has_staged_removes_nothing(tmp_path: P
 
 
 def test_attributes_and_values_in_memory_may_change(tmp_path: Path) -> None:
-    """They are written each time."""
     store, log = LocalStore(tmp_path / "store"), tmp_path / "log"
 
     def with_more(after: int, n: int) -> xr.Dataset:

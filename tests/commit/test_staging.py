@@ -96,7 +96,6 @@ def grow_old(path: Path, days: float) -> None:
 
 
 def lose_directory(root: Path) -> None:
-    """As another write does a day later."""
     grow_old(root, 1.1)
     to_zarr(filled(1), root, group="b", mode="w")
 
@@ -187,7 +186,6 @@ def test_who_lost_the_place_gives_up() -> None:
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("n", [1, 3])
 def test_one_of_two_writers_gets_an_empty_place(n: int, fails: bool) -> None:
-    """Who comes later does not disturb it, and gets the place once the first one has failed."""
     store = MemoryStore()
 
     def other() -> None:
@@ -301,8 +299,6 @@ def test_processes_that_write_to_an_empty_directory(tmp_path: Path, again: int) 
 
 
 class ForgetfulStore(MemoryStore):
-    """Copies nothing, and says nothing of that."""
-
     forgets: Callable[[str], bool] = staticmethod(lambda key: False)
 
     def copy(self, source: str, target: str) -> None:
@@ -541,8 +537,6 @@ def test_what_killed_writes_left_is_removed_a_day_later() -> None:
 
 
 def test_what_a_failed_write_stored_is_removed_from_a_file_system() -> None:
-    """Erasing what is not there is no error while another one is handled."""
-
     def fail() -> None:
         raise UnluckyError
 

@@ -44,8 +44,6 @@ class CutOff(MemoryStore):
 
 
 class Unconditional(CutOff):
-    """A store that replaces nothing on condition."""
-
     traits = msgspec.structs.replace(CutOff.traits, conditional="service")
 
     def put(self, key: str, pieces: Any | None, *, if_version: object = ANY) -> bool:

@@ -99,7 +99,6 @@ def twins(store: RacingStore, number: int, pause: float = 0, dice: random.Random
 
 
 def together(works: Sequence[Callable[[], Any]]) -> list[Any]:
-    """Do all at the same time."""
     barrier = threading.Barrier(len(works))
 
     def work(each: Callable[[], Any]) -> Any:
@@ -369,7 +368,6 @@ def old_rows(number: int) -> Any:
 
 
 def as_rows(values: Any) -> Any:
-    """Rows of three equal elements."""
     return np.repeat(np.asarray(values)[:, None], 3, axis=1)
 
 
@@ -604,8 +602,6 @@ def test_an_append_without_an_answer_is_made_once(answer: str, beside: str, stor
 @pytest.mark.parametrize("stores", [True, False])
 @pytest.mark.parametrize("answer", ["unknown", "failure"])
 def test_an_append_that_may_have_been_made_is_an_error(number: int, stores: bool, answer: str) -> None:
-    """No answer came, and somebody else has changed the length since."""
-
     def beside(store: Unheard) -> None:
         appends_to_it(number)(store)
         if not number:
@@ -641,7 +637,6 @@ def test_a_resize_without_an_answer_is_not_made_again(shape: int) -> None:
 
 @pytest.mark.parametrize("answer", ["conflict", "unknown"])
 def test_a_lease_without_an_answer_is_known_again(answer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for himself."""
     monkeypatch.setattr(lease, "PATIENCE", 10**6)
 
     class Deaf(WaitingStore):
@@ -759,7 +754,6 @@ def _append_rows(n: int, url: str, options: dict[str, Any], rows: dict[int, list
 
 @pytest.mark.parametrize("server", ["s3_server", "fault_server"])
 def test_processes_append_to_a_service(server: str, spawned: Any, request: pytest.FixtureRequest) -> None:
-    """Also where answers get lost."""
     pytest.importorskip("obstore")
     running = request.getfixturevalue(server)
     lossy = server == "fault_server"

@@ -72,7 +72,6 @@ class Ledger:
         self._cells[2 * at + 1] = new
 
     def may_be(self, at: int) -> set[int]:
-        """Its old and its new state."""
         return {self._cells[2 * at], self._cells[2 * at + 1]}
 
     def settle(self, at: int, found: int) -> None:
@@ -120,13 +119,11 @@ class Work:
         self.serial = 0
 
     def open(self, name: str) -> xzarr3.Array:
-        """One of the arrays."""
         if name == "version 2":
             return xzarr3.open_array(self.root / "2", mode="r+")
         return xzarr3.open_array(self.store, name, mode="r+")
 
     def run(self, seed: int) -> NoReturn:
-        """Work without end."""
         rng = random.Random(seed)
         steps = [self._record, self._record, self._element, self._element, self._grow, self._attribute]
         steps += [self._whole, self._consolidate]
@@ -404,7 +401,6 @@ def ballast(root: Path) -> None:
 
 
 def fill_and_free(root: Path, fill: Callable[[], object], free: Callable[[], object], **options: Any) -> None:
-    """Nothing is lost on a full disk, and as soon as there is space again, all goes on."""
     store, noise = LocalStore(root / "s", **options), NOISE
     store.set("a/b", noise.tobytes())
     array = xzarr3.create_array(store, "x", data=noise, chunks=4096, **CHECKED)
@@ -455,8 +451,6 @@ def test_full_disk(disk: bytes, fsync: bool) -> None:
 
 
 def test_disk_that_can_be_erased_when_it_is_full() -> None:
-    """What makes room works on a full disk, too."""
-
     def work(root: Path) -> None:
         store = LocalStore(root / "s")
         for n in range(3):

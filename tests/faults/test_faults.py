@@ -76,7 +76,6 @@ def _make(store: Store | Path | str, layout: str = "plain", path: str = "", **op
 
 
 def _first(array: Array) -> str:
-    """Key of the first stored unit."""
     return array.chunk_key((0,) * array.ndim)
 
 
@@ -124,7 +123,6 @@ def refused(error: type[Exception] | tuple[type[Exception], ...], *asks: Callabl
 
 @unprivileged()
 def test_reading_without_permission(base: Path) -> None:
-    """Each error is of the class that says so, and names the store and the key."""
     for layout in LAYOUTS:
         root = base / "store" / layout
         array = _make(root, layout)
@@ -266,19 +264,13 @@ def test_missing_store(kind: str, tmp_path: Path) -> None:
     assert not root.is_dir() or os.listdir(root) == (["readme.txt"] if kind == "foreign" else [])
 
 
-NOT_DOCUMENTS = {
-    "brace": b"{",
-    "deep": b'{"zarr_format": 3, "node_type": "group", "attributes": %s}' % (b"[" * 10**5 + b"]" * 10**5),
-    "format 2": b'{"zarr_format": 2, "node_type": "group"}',
-    "other type": b'{"zarr_format": 3, "node_type": ["array"]}',
-}
-
-
-@pytest.mark.parametrize("name", NOT_DOCUMENTS)
-def test_document_that_is_none(name: str, store: Store) -> None:
+@pytest.mark.parametrize(
+    "document", [b"{", b'{"zarr_format": 3, "node_type": ["array"]}', b"[" * 10**5], ids=len
+)
+def test_document_that_is_none(document: bytes, store: Store) -> None:
     root = xzarr3.create_group(store)
     root.create_array("a/x", data=np.arange(4))
-    store.set("a/zarr.json", NOT_DOCUMENTS[name])
+    store.set("a/zarr.json", document)
     for error in refused(
         xzarr3.MetadataError,
         lambda: xzarr3.open(store, "a"),
@@ -288,7 +280,7 @@ def test_document_that_is_none(name: str, store: Store) -> None:
         lambda: dict(root),
     ):
         assert "'/a'" in str(error)
-    assert bytes(store.get("a/zarr.json") or b"") == NOT_DOCUMENTS[name]
+    assert bytes(store.get("a/zarr.json") or b"") == document
     assert xzarr3.open_array(store, "a/x")[:].tolist() == [0, 1, 2, 3]
 
 
@@ -417,7 +409,6 @@ def test_failing_scan(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("limit", [1, 7, 100])
 def test_short_reads_and_writes(limit: int, local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A system call may do less than it was asked to."""
     preadv, pread = os.preadv, os.pread
 
     def short_preadv(descriptor: int, buffers: list[memoryview], at: int) -> int:
@@ -443,7 +434,6 @@ def test_file_that_shrinks_while_it_is_read(local_store: LocalStore, monkeypatch
     preadv, pread = os.preadv, os.pread
 
     def shrunken(descriptor: int, buffers: list[memoryview], at: int) -> int:
-        """The file ends 8 bytes early."""
         left = os.fstat(descriptor).st_size - 8 - at
         return preadv(descriptor, [memoryview(buffers[0])[:left]], at) if left > 0 else 0
 
@@ -619,7 +609,6 @@ class SlowStore(MemoryStore):
 
     @contextmanager
     def troubled(self, trouble: Callable[[], object]) -> Iterator[None]:
-        """Within the block each access takes a while and meets with trouble."""
         self.accesses, self.delay, self.trouble = 0, 0.001, trouble
         try:
             yield
@@ -844,7 +833,6 @@ def test_a_failed_write_with_dask_can_be_tried_again() -> None:
 
 @pytest.mark.parametrize("direction", ["read", "write"])
 def test_failure_in_one_thread_stops_the_others(direction: str) -> None:
-    """Who reads hours of data wants to hear of the failure now."""
     store = SlowStore()
     values = np.arange(400_000.0)
     array = xzarr3.create_array(store, data=values, chunks=1000, compressors=None)

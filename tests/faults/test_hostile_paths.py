@@ -292,7 +292,6 @@ def test_writing_over_a_hard_link_leaves_the_other_name_alone(base: Path) -> Non
 
 
 def _kept(base: Path) -> list[str]:
-    """All names in the store."""
     return sorted(name for name in snapshot(base / "store") if name != ".")
 
 
@@ -743,8 +742,6 @@ def test_replacing_erases_a_hierarchy_and_nothing_beside_it(base: Path) -> None:
 )
 @pytest.mark.parametrize("name", REPLACING)
 def test_foreign_files_of_a_relative_root_stay(name: str, folder: str, root: str) -> None:
-    """Only documents and chunks of ``outside`` change, and not its other files."""
-
     def work(base: Path) -> None:
         os.chdir(base / folder)
         REPLACING[name](root)
@@ -813,7 +810,6 @@ def test_names_in_consolidated_metadata_that_climb(base: Path, names: list[str],
 
 
 def _touch(find: Callable[[], Any]) -> None:
-    """Find nodes and write to each; refusals are fine."""
     with contextlib.suppress(Xzarr3Error):
         for node in find():
             with contextlib.suppress(Xzarr3Error):

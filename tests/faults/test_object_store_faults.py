@@ -47,7 +47,6 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make(service: str, server: FaultServer, **settings: Any) -> ObjectStore:
-    """The scripted server as a service."""
     if service == "http":
         return ObjectStore(f"{server.url}/b/x", **settings)
     options = {
@@ -58,7 +57,6 @@ def make(service: str, server: FaultServer, **settings: Any) -> ObjectStore:
 
 
 def real(request: pytest.FixtureRequest, server: str) -> tuple[Any, ObjectStore]:
-    """A server, and a store in a bucket of its own there."""
     running = request.getfixturevalue(server)
     if server == "fault_server":
         return running, make("s3", running)
@@ -577,7 +575,6 @@ def test_values_beyond_the_limit_are_not_fetched(fault_server: FaultServer) -> N
 
 @pytest.mark.parametrize("service", ["s3", "gs"])
 def test_conditions(fault_server: FaultServer, service: str) -> None:
-    """Beside what `check_store` asks of every store."""
     store = make(service, fault_server)
     assert put_if(store, "a", versioned(store, "a")[1], b"1")
     _, version = versioned(store, "a")
@@ -666,7 +663,6 @@ RESET: Fault = ("reset", "PUT", {})
 
 
 def theirs(method: str, value: bytes, **when: int) -> Fault:
-    """Somebody else stores a value just before the next request of a kind."""
     return "overwrite", method, {"value": value, **when}
 
 

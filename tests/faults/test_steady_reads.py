@@ -40,8 +40,6 @@ def dataset(value: float) -> xr.Dataset:
 
 
 class Recording(MemoryStore):
-    """Keeps what it held after each change."""
-
     def __init__(self) -> None:
         super().__init__()
         self.states: list[State] = []
@@ -86,8 +84,6 @@ class Stage:
 
 
 class Staged(MemoryStore):
-    """Holds what a state says."""
-
     def __init__(self) -> None:
         super().__init__()
         self.stage = Stage()
@@ -115,8 +111,6 @@ class Untold(Staged):
 
 
 class Far(Untold):
-    """Has to be waited for."""
-
     traits = msgspec.structs.replace(Untold.traits, concurrency=3)
 
 
@@ -181,7 +175,6 @@ def states_of_a_swap(zarr_format: Any) -> list[State]:
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("zarr_format", [3, 2])
 def test_what_is_read_during_a_swap(zarr_format: Any, read: str) -> None:
-    """Whenever it begins, and wherever a load is by then."""
     states = states_of_a_swap(zarr_format)
     old, new = (values(READS[read](MemoryStore(dict(state))))[0] for state in (states[0], states[-1]))
     assert old != new
@@ -208,7 +201,6 @@ def test_what_is_read_during_a_swap(zarr_format: Any, read: str) -> None:
 def test_new_values_are_not_decoded_by_old_documents(
     changed: str, kind: str, read: str, fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of an open dataset whose variables were replaced."""
     other = {"scale_factor": 0.25, "_FillValue": -2, "dtype": "int16"}
     replacing = dataset(20)
     for variable in replacing.variables.values():

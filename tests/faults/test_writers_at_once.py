@@ -41,7 +41,6 @@ def rows(number: int, length: int) -> xr.Dataset:
 
 
 def work(kind: Kind, at: int, url: str, options: dict[str, Any] | None) -> list[Write]:
-    """Write six times, half of it with dask."""
     written = []
     for n in range(6):
         number, error, begin = 1000 * at + n, None, time.monotonic()

@@ -214,7 +214,6 @@ def test_documents_of_a_dataset_are_written_together(zarr_format: Any, rounds: i
 
 
 def rounds_of(store: WaitingStore, act: Callable[[], object]) -> int:
-    """In how many rounds of requests something is done."""
     with store.counted() as count:
         act()
     return count.rounds

@@ -15,7 +15,6 @@ SCHEMES = {"s3_server": "s3", "azure_server": "az", "gcs_server": "gs", "fault_s
 
 
 def made(server: Any, name: str) -> ObjectStore:
-    """A store in a bucket of its own."""
     if name == "fault_server":
         server.configure(max_keys=7)  # Lists of several pages.
         bucket = f"bucket-{next(NUMBERS)}"

@@ -225,7 +225,6 @@ def test_a_shard_that_is_replaced_is_read_again() -> None:
 
 @pytest.mark.parametrize("selection", [..., (slice(3, 5), 4)], ids=["whole", "a part"])
 def test_a_read_after_a_write_asks_for_the_index_and_for_what_is_wanted(selection: Any) -> None:
-    """And not first, in vain, for a part of the shard that was."""
     store, array, _ = sharded()
     for value in (1, 2, 3):
         array[selection] = value + np.zeros_like(array[selection])
@@ -346,8 +345,6 @@ def test_a_store_without_listing_is_copied_however_many_chunks_there_are() -> No
 
 
 class Forgetful(xzarr3.MemoryStore):
-    """Lists not all of its keys."""
-
     traits = msgspec.structs.replace(xzarr3.MemoryStore.traits, concurrency=4, tells_changes=False)
 
     def __init__(self) -> None:

@@ -58,12 +58,10 @@ class FarStore(WaitingStore):
 
 
 def near(values: Any, **options: Any) -> xr.Dataset:
-    """The same without latency."""
     return xr.open_dataset(xzarr3.MemoryStore(values), engine=OURS, **options)
 
 
 def variables(keys: list[str]) -> set[str]:
-    """Which of them were asked for."""
     return {key.partition("/")[0] for key in keys}
 
 
