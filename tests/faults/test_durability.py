@@ -17,7 +17,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,13 +123,12 @@ class Work:
             return xzarr3.open_array(self.root / "2", mode="r+")
         return xzarr3.open_array(self.store, name, mode="r+")
 
-    def run(self, seed: int) -> NoReturn:
+    def run(self, seed: float) -> None:
         rng = random.Random(seed)
         steps = [self._record, self._record, self._element, self._element, self._grow, self._attribute]
         steps += [self._whole, self._consolidate]
         for serial in itertools.count(self.serial + 1):
             rng.choice(steps)(serial, rng)
-        raise AssertionError
 
     def _record(self, serial: int, rng: random.Random) -> None:
         at = rng.randrange(len(KEYS))
@@ -214,29 +213,25 @@ def killed_over_and_over(work: Work, times: int, seed: int) -> int:
 
     def write() -> None:
         Process.say()
-        work.run(rng.random())  # type: ignore[arg-type]
+        work.run(rng.random())
 
     for round_ in range(times):
         # The other one uses the same directories and, in them, the same lock files.
-        other = LocalStore(work.root)
-        other_key = f"r/b/deep/other{round_ % 3}"
+        other, key = LocalStore(work.root), f"r/b/deep/other{round_ % 3}"
 
-        def beside(other: LocalStore = other, key: str = other_key) -> NoReturn:
+        def beside(other: LocalStore = other, key: str = key) -> None:
             Process.say()
             for serial in itertools.count(1):
                 update(other, key, lambda stored: [record(serial)] if stored is None else None)  # noqa: B023
-            raise AssertionError
 
-        with processes(write, beside) as (first, second):
-            assert first.hear()
-            assert second.hear()
+        with processes(write, beside) as started:
+            assert all(process.hear() for process in started)
             time.sleep(rng.uniform(0, 0.03))  # The moment of the kill is left to chance.
-            assert not first.ended(), "a writer failed"
-            first.kill()
-            assert not second.ended(), "a writer failed"
-            second.kill()
-        serial_of(work.store.get(other_key))
-        work.store.erase(other_key)
+            for process in started:
+                assert not process.ended(), "a writer failed"
+                process.kill()
+        serial_of(work.store.get(key))
+        work.store.erase(key)
         new = {"r/b/deep/x": b"x", "r/a/x": b"x"}
         stored_within_bounds(work.store, new)
         work.store.erase(*new)

@@ -473,23 +473,6 @@ def test_a_web_server_without_consolidated_metadata(http_server: Any) -> None:
     np.testing.assert_array_equal(array[...], forecast()["v3"])
 
 
-@pytest.mark.parametrize(
-    ("where", "error", "words"),
-    [
-        ("/{name}/nothing.zarr", FileNotFoundError, "no group at '/'"),
-        ("/forbidden/{name}/a.zarr", PermissionError, "403"),
-        ("/auth/{name}/a.zarr", PermissionError, "401"),
-        ("/login/{name}/a.zarr", StoreError, "(?i)html"),
-        ("/moved/{name}/a.zarr", StoreError, "(?i)html"),
-    ],
-)
-def test_a_web_server_that_refuses(where: str, error: Any, words: str, http_server: Any) -> None:
-    name = served(http_server, consolidated=True).split("/")[-2]
-    for read in (xr.open_dataset, xr.open_datatree):
-        with pytest.raises(error, match=words):
-            read(http_server.url + where.format(name=name), engine=OURS, storage_options=HTTP)  # type: ignore[operator]
-
-
 @pytest.mark.parametrize("consolidated", [True, False])
 def test_requests_to_a_service(fault_server: Any, consolidated: bool) -> None:
     options: Any = {"storage_options": fault_server.storage_options, "consolidated": consolidated}
