@@ -13,3 +13,8 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 AnyArray: TypeAlias = npt.NDArray[Any]
 Scalar: TypeAlias = np.generic
 ByteRange: TypeAlias = tuple[int, int | None]
+"""The first byte and the length of a part of a value, which may reach to its end."""
+Part: TypeAlias = ByteRange | None
+"""A part of a value; None for all of it."""
+Found: TypeAlias = Buffer | None
+"""What was read; None if there is no value."""

@@ -15,7 +15,8 @@ from _conformance import VALUE, contents, writes
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, ReadOnlyError, Store
 from xzarr3._types import Buffer
-from xzarr3.stores import ANY, BytesValue, ReadOnlyStore, Traits, Value, WrapperStore, update
+from xzarr3.stores import ANY, BytesValue, ReadOnlyStore, Scratch, Traits, Value, WrapperStore, update
+from xzarr3.stores.values import OversizedError
 
 ANSWERS: dict[str, Any] = {
     "get": b"got",
@@ -155,6 +156,32 @@ def test_every_operation_uses_what_a_class_changes() -> None:
     assert contents(inner) == {"a": b"abcd", "b": b"xy"}
     assert contents(store) == {"a": b"ABCD", "b": b"XY"}
     assert store.getsize("a") == 4
+
+
+def test_wrapper_store_hands_on_the_limit_that_a_class_takes_with_the_rest() -> None:
+    class Passing(WrapperStore):
+        def get(self, key: str, byte_range: Any = None, **how: Any) -> Buffer | None:
+            given.append(how)
+            return super().get(key, byte_range, **how)
+
+    given: list[dict[str, Any]] = []
+    with pytest.raises(OversizedError):
+        Passing(MemoryStore({"a": b"abc"})).get("a", into=Scratch(), limit=2)
+    # The wrapped store would read the whole value otherwise; memory that is used again would surprise.
+    assert given == [{"limit": 2}]
+
+
+def test_wrapper_store_closes_as_its_class_does() -> None:
+    class Ending(WrapperStore):
+        def close(self) -> None:
+            ended.append("class")
+            super().close()
+
+    ended: list[str] = []
+    inner = Noting()
+    with Ending(inner):
+        pass
+    assert (ended, inner.calls) == (["class"], ["close"])
 
 
 def test_wrapper_store_travels_with_what_it_holds() -> None:

@@ -11,7 +11,6 @@ empty prefix, which means every key. This module knows nothing of arrays, chunks
 from __future__ import annotations
 
 import random
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,7 +20,7 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias
 
 import msgspec
 
-from xzarr3._types import Buffer, ByteRange
+from xzarr3._types import Buffer, ByteRange, Found, Part
 from xzarr3.display.shown import Description, Shown
 from xzarr3.errors import (
     InvalidRangeError,
@@ -38,12 +37,13 @@ from xzarr3.stores.locks import key_lock
 from xzarr3.stores.values import (
     ABSENT,
     ANY,
+    NO_LIMIT,
     BytesValue,
     Closing,
-    OversizedError,
-    Scratch,
+    Into,
     Unchanged,
     Value,
+    check_size,
     digest,
     joined,
     merge,
@@ -79,13 +79,10 @@ class Key(str):
 
     size: int | None
 
-    def __new__(cls, key: str, size: int | None) -> Key:
+    def __new__(cls, key: str, size: int | None = None) -> Key:
         made = super().__new__(cls, key)
         made.size = size
         return made
-
-    def __getnewargs__(self) -> tuple[str, int | None]:  # type: ignore[override]
-        return str(self), self.size
 
 
 class Traits(msgspec.Struct, frozen=True):
@@ -150,17 +147,6 @@ class Traits(msgspec.Struct, frozen=True):
     """Whether the files in ``folder`` may be read and replaced without this store, by the same rules."""
     tells_changes: bool = False
     """Whether :meth:`Store.versions` tells every change of a value."""
-
-    def __reduce__(self) -> tuple[object, ...]:  # Arrays travel to tasks with their store, by the thousand.
-        usual = msgspec.structs.asdict(Traits())
-        changed = {
-            name: value for name, value in msgspec.structs.asdict(self).items() if value != usual[name]
-        }
-        return _traits, (changed,)
-
-
-def _traits(changed: dict[str, Any]) -> Traits:
-    return Traits(**changed)
 
 
 class Store(Shown, Closing):
@@ -266,14 +252,7 @@ class Store(Shown, Closing):
 
     # The contract: what a store of one's own implements
 
-    def get(
-        self,
-        key: str,
-        byte_range: ByteRange | None = None,
-        *,
-        into: Scratch | None = None,
-        limit: int = sys.maxsize,
-    ) -> Buffer | None:
+    def get(self, key: str, byte_range: Part = None, *, into: Into = None, limit: int = NO_LIMIT) -> Found:
         """The value of ``key``, or None if there is none.
 
         Parameters
@@ -342,9 +321,7 @@ class Store(Shown, Closing):
 
     # The contract: what has a default
 
-    def open(
-        self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
-    ) -> Value | None:
+    def open(self, key: str, first: Part = None, version: object = None) -> Value | None:
         """Open a value to read parts of it; None if the key has none.
 
         Parameters
@@ -582,7 +559,7 @@ for _name in ("open", "erase_prefix", "list_dir", "copy", "exclusive"):
     setattr(Store, _name, GUARDS[_name](getattr(Store, _name)))
 
 
-def versioned(store: Store, key: str, *, limit: int = sys.maxsize) -> tuple[Buffer | None, object]:
+def versioned(store: Store, key: str, *, limit: int = NO_LIMIT) -> tuple[Buffer | None, object]:
     """The value of a key, or None, and its version for :meth:`Store.put`; no value is a version, too.
 
     It is asked of the place itself, not of a cache.
@@ -601,16 +578,13 @@ def versioned(store: Store, key: str, *, limit: int = sys.maxsize) -> tuple[Buff
     if value is None:
         return None, ABSENT
     with value:
-        if value.size is not None and value.size > limit:
-            raise OversizedError(value.size, limit)
+        check_size(value.size or 0, limit)
         data = value.read(0)
         is_served = store.traits.conditional == "service"
         return data, value.version if is_served else digest(data)
 
 
-def update(
-    store: Store, key: str, change: Change, *, into: Scratch | None = None, limit: int = sys.maxsize
-) -> None:
+def update(store: Store, key: str, change: Change, *, into: Into = None, limit: int = NO_LIMIT) -> None:
     """Replace a value by a function of it, without losing concurrent changes.
 
     The change may be applied twice if a service's answer is lost while another writer stores a value. A

@@ -18,18 +18,17 @@ import itertools
 import math
 import os
 import stat
-import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
 from operator import index
-from typing import Any, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 from urllib.parse import quote
 
 import msgspec
 from isal import isal_zlib
 
-from xzarr3._types import Buffer, ByteRange
+from xzarr3._types import Buffer, ByteRange, Found, Part
 from xzarr3.errors import ArgumentError, ChangedError, StoreError, StorePermissionError, printable
 from xzarr3.stores.base import Facts, Store
 from xzarr3.stores.interned import interned, is_plain, reduced
@@ -37,11 +36,8 @@ from xzarr3.stores.local.store import LocalStore
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.memory import MemoryStore
 from xzarr3.stores.open import StoreLike
-from xzarr3.stores.values import ANY, BytesValue, OversizedError, Value, check_range, cut, part_of
+from xzarr3.stores.values import ANY, NO_LIMIT, BytesValue, Into, Value, check_range, check_size, cut, part_of
 from xzarr3.stores.wrappers import WrapperStore
-
-Part: TypeAlias = ByteRange | None
-Found: TypeAlias = Buffer | None
 
 clock = time.time
 
@@ -397,15 +393,15 @@ class CacheStore(WrapperStore):
 
     def _read(self, key: str, limit: int, began: float) -> _Entry | None:
         """Read a value and its version with one request."""
-        first = (0, None if limit == sys.maxsize else limit)
+        first = (0, None if limit == NO_LIMIT else limit)
         # Some servers cannot send parts.
-        with contextlib.nullcontext() if limit == sys.maxsize else contextlib.suppress(StoreError):
+        with contextlib.nullcontext() if limit == NO_LIMIT else contextlib.suppress(StoreError):
             value = self.inner.open(key, first) if self._tells_versions else None
             if value is not None:
                 with value:
-                    _check_size(value.size or 0, limit)
+                    check_size(value.size or 0, limit)
                     data = bytes(value.read(0, value.size))
-                    _check_size(len(data), limit)
+                    check_size(len(data), limit)
                     return _Entry(data, value.version, len(data), began)
             if self._tells_versions:
                 return None
@@ -414,7 +410,7 @@ class CacheStore(WrapperStore):
 
     # The contract
 
-    def get(self, key: str, byte_range: Part = None, *, into: Any = None, limit: int = sys.maxsize) -> Found:
+    def get(self, key: str, byte_range: Part = None, *, into: Into = None, limit: int = NO_LIMIT) -> Found:
         entry = self._find(key)
         is_fresh = self._is_fresh(entry)
         if byte_range is not None and not is_fresh and self._tells_versions:
@@ -426,13 +422,13 @@ class CacheStore(WrapperStore):
             # Of several threads that want the same value, only the first one reads it.
             with key_lock(self._token, key) if self.max_age != 0 else contextlib.nullcontext():
                 entry = self._asked(key, limit)
-        _check_size(0 if entry is None else len(entry.value), limit)
+        check_size(0 if entry is None else len(entry.value), limit)
         return None if entry is None else entry.value
 
     def open(self, key: str, first: Part = None, version: object = None) -> Value | None:
         began, number, entry = clock(), self._kept.number(), self._find(key)
         if first == (0, None):  # It is asked of the place itself.
-            found = self._read(key, sys.maxsize, began)
+            found = self._read(key, NO_LIMIT, began)
             if found is None:
                 self._forget(key)
                 return None
@@ -581,8 +577,3 @@ def _private(directory: str) -> LocalStore:
             f"cannot keep a cache in '{folder}': {error.strerror}; give a directory of this user, mode 0o700"
         ) from error
     return LocalStore(directory)
-
-
-def _check_size(size: int, limit: int) -> None:
-    if size > limit:
-        raise OversizedError(size, limit)

@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from xzarr3 import errors
-from xzarr3._types import Buffer, ByteRange
+from xzarr3._types import Buffer, ByteRange, Found, Part
 from xzarr3.errors import StoreError, shorten
 from xzarr3.parallel import parallel_map, undisturbed
 from xzarr3.stores.base import Names, Store, Traits
@@ -149,7 +149,7 @@ class ForeignStore(Store):
 
     # Readable
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:  # type: ignore[override]
+    def get(self, key: str, byte_range: Part = None) -> Found:  # type: ignore[override]
         if not self._holds(key):
             return None
         with reserved(self._usual.size):
@@ -164,9 +164,7 @@ class ForeignStore(Store):
         found: Any = await self._found(self.foreign.get(key, buffer_prototype, request))
         return None if found is None else found.to_bytes()
 
-    def open(
-        self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
-    ) -> Value | None:
+    def open(self, key: str, first: Part = None, version: object = None) -> Value | None:
         if first is not None:
             value = self.get(key)
             return None if value is None else BytesValue(value)
@@ -326,7 +324,7 @@ class IcechunkStore(ForeignStore):
                 return None
             raise
 
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:  # type: ignore[override]
+    def get(self, key: str, byte_range: Part = None) -> Found:  # type: ignore[override]
         part = None
         # Icechunk returns wrong parts of documents.
         if byte_range is not None and not key.endswith("zarr.json") and self._holds(key):
@@ -349,9 +347,7 @@ class IcechunkStore(ForeignStore):
                 return cut(part, (0, length)) if start < 0 else part
         return None
 
-    def open(
-        self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
-    ) -> Value | None:
+    def open(self, key: str, first: Part = None, version: object = None) -> Value | None:
         if first == (0, None):
             return super().open(key, first)
         wanted = first or (0, 1)

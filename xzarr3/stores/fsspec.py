@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from xzarr3 import errors
-from xzarr3._types import Buffer, ByteRange
+from xzarr3._types import Buffer, ByteRange, Found, Part
 from xzarr3.errors import ChangedError, StoreError
 from xzarr3.parallel import parallel_map, undisturbed
 from xzarr3.quantities import positive
@@ -33,7 +33,7 @@ from xzarr3.stores.in_flight import Estimate, reserved
 from xzarr3.stores.interned import reduced
 from xzarr3.stores.local.names import LOCK, is_lock
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.values import BytesValue, OversizedError, Scratch, Value, WholeValue, joined, part_of
+from xzarr3.stores.values import NO_LIMIT, BytesValue, Into, Value, WholeValue, check_size, joined, part_of
 from xzarr3.tracing.events import sent
 
 FileSystem: TypeAlias = Any  # fsspec is imported when needed, and has no types.
@@ -209,27 +209,16 @@ class FsspecStore(Store):
 
     # Readable
 
-    def get(
-        self,
-        key: str,
-        byte_range: ByteRange | None = None,
-        *,
-        into: Scratch | None = None,
-        limit: int = sys.maxsize,
-    ) -> Buffer | None:
-        if byte_range is None or byte_range == (0, None):
-            with self._doing("read", key) as path:
-                look = self._look(path) if limit < sys.maxsize and self._names & _ARCHIVES else None
-                found = self._whole(path) if look is None or look.size <= limit else None
-            size = len(found) if found is not None else 0 if look is None else look.size
-            if size > limit:
-                raise OversizedError(size, limit)
-            return found
-        return part_of(self, key, byte_range)
+    def get(self, key: str, byte_range: Part = None, *, into: Into = None, limit: int = NO_LIMIT) -> Found:
+        if byte_range not in (None, (0, None)):
+            return part_of(self, key, byte_range)
+        with self._doing("read", key) as path:
+            look = self._look(path) if limit < NO_LIMIT and self._names & _ARCHIVES else None
+            found = self._whole(path) if look is None or look.size <= limit else None
+        check_size(len(found or b"") if look is None else look.size, limit)
+        return found
 
-    def open(
-        self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
-    ) -> Value | None:
+    def open(self, key: str, first: Part = None, version: object = None) -> Value | None:
         if isinstance(version, tuple):
             return _FileValue(self, key, _Look(*version))
         with self._doing("read", key) as path:

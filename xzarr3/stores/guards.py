@@ -6,24 +6,25 @@ class holds only what is its own.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from inspect import CO_VARKEYWORDS
 from typing import TYPE_CHECKING, Any, Final
 
-from xzarr3._types import Buffer, ByteRange
+from xzarr3._types import Buffer, Found, Part
 from xzarr3.errors import InvalidKeyError, StoreCapabilityError
 from xzarr3.stores.keys import check_key, check_prefix
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.values import (
     ABSENT,
     ANY,
+    NO_LIMIT,
     BytesValue,
-    OversizedError,
-    Scratch,
+    Into,
     Value,
     check_range,
+    check_size,
     digest,
     flat,
 )
@@ -35,9 +36,7 @@ if TYPE_CHECKING:
 Method = Callable[..., Any]
 
 
-def _asked(
-    store: Store, operation: str, key: str, byte_range: ByteRange | None = None, **how: Any
-) -> Request:
+def _asked(store: Store, operation: str, key: str, byte_range: Part = None, **how: Any) -> Request:
     """A request to be reported, if anybody listens.
 
     It is not reported where the class reports by itself, where the method is made from others, and where the
@@ -53,29 +52,26 @@ def _asked(
 
 def _get(method: Method) -> Method:
     code = method.__code__
-    takes_all = {"into", "limit"} <= set(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+    named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    # Memory that is used again is only for a class that names it, and knows.
+    takes_limit = "limit" in named or bool(code.co_flags & CO_VARKEYWORDS)
+    takes_all = takes_limit and "into" in named
 
-    def ask(
-        store: Store, key: str, byte_range: ByteRange | None, into: Scratch | None, limit: int
-    ) -> Buffer | None:
-        value: Buffer | None
+    def ask(store: Store, key: str, byte_range: Part, into: Into, limit: int) -> Found:
+        value: Found
         if takes_all:
             value = method(store, key, byte_range, into=into, limit=limit)
-            return value
-        value = method(store, key, byte_range)
-        if value is not None and len(value) > limit:
-            raise OversizedError(len(value), limit)
+        elif takes_limit:
+            value = method(store, key, byte_range, limit=limit)
+        else:
+            value = method(store, key, byte_range)
+        check_size(0 if value is None else len(value), limit)
         return value
 
     @wraps(method)
     def get(
-        store: Store,
-        key: str,
-        byte_range: ByteRange | None = None,
-        *,
-        into: Scratch | None = None,
-        limit: int = sys.maxsize,
-    ) -> Buffer | None:
+        store: Store, key: str, byte_range: Part = None, *, into: Into = None, limit: int = NO_LIMIT
+    ) -> Found:
         check_key(key)
         if byte_range is not None:
             check_range(byte_range)
@@ -164,9 +160,7 @@ def _list(method: Method) -> Method:
 
 def _open(method: Method) -> Method:
     @wraps(method)
-    def open(
-        store: Store, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
-    ) -> Value | None:
+    def open(store: Store, key: str, first: Part = None, version: object = None) -> Value | None:
         check_key(key)
         if first is not None:
             check_range(first)

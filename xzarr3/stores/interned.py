@@ -100,7 +100,7 @@ def _restore(kind: type[Any], recipe: bytes, inner: Store | None) -> Any:
         if inner is not None:
             state["inner"] = inner
         store = object.__new__(kind)
-        getattr(store, "__setstate__", vars(store).update)(state)
+        vars(store).update(state)
         return store
 
     return interned((kind, recipe, id(inner)), make)
@@ -110,7 +110,7 @@ def is_plain(value: object, *kinds: type) -> bool:
     """Whether a value consists of plain types and ``kinds`` only, so that equal values pickle equally."""
     if type(value) in _PLAIN:
         return True
-    if isinstance(value, list | tuple | frozenset) and type(value) in (list, tuple, frozenset):
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
         return all(is_plain(item, *kinds) for item in value)
     if type(value) is dict:
         return all(is_plain(item, *kinds) for pair in value.items() for item in pair)

@@ -12,7 +12,7 @@ from typing import Any, Self
 import msgspec
 from msgspec.structs import asdict
 
-from xzarr3._types import Buffer, ByteRange
+from xzarr3._types import Buffer, Found, Part
 from xzarr3.errors import ArgumentTypeError, ReadOnlyError, shorten
 from xzarr3.parallel import is_child
 from xzarr3.stores.base import Key, Store, Traits
@@ -127,7 +127,7 @@ class MemoryStore(Store):
         super().check_writable()
 
     # What these leave out is done around them.
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:  # type: ignore[override]
+    def get(self, key: str, byte_range: Part = None) -> Found:  # type: ignore[override]
         value: Buffer | None = self._values.get(key)
         return value if value is None or byte_range is None else cut(value, byte_range)
 
@@ -150,9 +150,7 @@ class MemoryStore(Store):
             found = list(self._values.items())
         return (Key(key, len(value)) for key, value in found)
 
-    def open(
-        self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
-    ) -> Value | None:
+    def open(self, key: str, first: Part = None, version: object = None) -> Value | None:
         with self._lock:
             number, value = self.versions([key])[0], self._values.get(key)
         return None if value is None else BytesValue(value, number)

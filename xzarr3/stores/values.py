@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import ChangedError, InvalidRangeError, StoreError, shorten
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from xzarr3.stores.base import Store
 
 Result = TypeVar("Result")
+NO_LIMIT: Final = sys.maxsize
+"""As the largest accepted size of a value: any."""
 
 
 class Unchanged(Enum):
@@ -47,6 +50,12 @@ class OversizedError(Exception):
         self.size = size
 
 
+def check_size(size: int, limit: int) -> None:
+    """Raise :class:`OversizedError` if a value is too large."""
+    if size > limit:
+        raise OversizedError(size, limit)
+
+
 class Scratch:
     """Reusable memory into which values are read one after the other; it grows as needed.
 
@@ -65,6 +74,10 @@ class Scratch:
         if len(self.memory) < size:
             self.memory = memoryview(bytearray(max(size, 2**17)))
         return self.memory[:size]
+
+
+Into: TypeAlias = Scratch | None
+"""Memory that may be used for a value."""
 
 
 class Closing:

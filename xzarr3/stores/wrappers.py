@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import msgspec
 
-from xzarr3._types import Buffer, ByteRange
+from xzarr3._types import Buffer, Found, Part
 from xzarr3.errors import ReadOnlyError
 from xzarr3.stores.base import Facts, Names, Store
 from xzarr3.stores.interned import reduced
 from xzarr3.stores.open import StoreLike, open_store
-from xzarr3.stores.values import ANY, Scratch, Value
+from xzarr3.stores.values import ANY, NO_LIMIT, Into, Value
 
 
 class WrapperStore(Store):
@@ -63,9 +62,6 @@ class WrapperStore(Store):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.inner}>"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__.copy()
-
     def __reduce__(self) -> tuple[object, ...]:
         return reduced(self, WrapperStore)
 
@@ -75,7 +71,10 @@ class WrapperStore(Store):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.inner.__exit__(kind, error, trace)  # It may discard pending writes after an error.
+        if error is None:
+            self.close()
+        else:
+            self.inner.__exit__(kind, error, trace)  # It may discard pending writes.
 
     def _facts(self) -> Facts:
         return [("Around", repr(self.inner)), *super()._facts()]
@@ -93,14 +92,7 @@ class WrapperStore(Store):
             self.inner.check_writable()  # The wrapped store may give the reason.
         super().check_writable()
 
-    def get(
-        self,
-        key: str,
-        byte_range: ByteRange | None = None,
-        *,
-        into: Scratch | None = None,
-        limit: int = sys.maxsize,
-    ) -> Buffer | None:
+    def get(self, key: str, byte_range: Part = None, *, into: Into = None, limit: int = NO_LIMIT) -> Found:
         return self.inner.get(key, byte_range, into=into, limit=limit)
 
     def put(self, key: str, pieces: Sequence[Buffer] | None, *, if_version: object = ANY) -> bool:
@@ -112,9 +104,7 @@ class WrapperStore(Store):
     def list(self, prefix: str = "") -> Iterable[str]:
         return self.inner.list(prefix)
 
-    def open(
-        self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
-    ) -> Value | None:
+    def open(self, key: str, first: Part = None, version: object = None) -> Value | None:
         return self.inner.open(key, first, version)
 
     def erase_prefix(self, prefix: str) -> None:

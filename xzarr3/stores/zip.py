@@ -15,7 +15,6 @@ import io
 import os
 import stat
 import struct
-import sys
 import threading
 import time
 import uuid
@@ -33,7 +32,7 @@ import msgspec
 from isal import isal_zlib
 
 from xzarr3 import errors
-from xzarr3._types import Buffer, ByteRange
+from xzarr3._types import Buffer, Found, Part
 from xzarr3.errors import StoreError
 from xzarr3.stores.base import Key, Store, Traits
 from xzarr3.stores.interned import interned
@@ -43,11 +42,9 @@ from xzarr3.stores.local.files import Lock
 from xzarr3.stores.local.near import missing_part
 from xzarr3.stores.local.store import LocalStore
 from xzarr3.stores.locks import fork_safe, key_lock
-from xzarr3.stores.values import BytesValue, OversizedError, Value, cut
+from xzarr3.stores.values import NO_LIMIT, BytesValue, Into, Value, check_size, cut
 
 Mode: TypeAlias = Literal["r", "r+", "a", "w", "w-", "x"]
-Part: TypeAlias = ByteRange | None
-Found: TypeAlias = Buffer | None
 
 TAIL = 2**16 + 98
 """Bytes at the end of a zip that always contain its end records, whatever the comment."""
@@ -116,11 +113,11 @@ class _Zip:
     """
 
     def __init__(self, where: str, file: Value) -> None:
+        self.where, self.file = where, file
         if file.size is None:
             with file:
-                file = BytesValue(file.read(0))
-        self.where, self.file = where, file
-        seekable = _Seekable(file)
+                self.file = BytesValue(file.read(0))
+        seekable = _Seekable(self.file)
         try:
             with zipfile.ZipFile(seekable) as archive:
                 infos, self.start, self.comment = archive.infolist(), archive.start_dir, archive.comment
@@ -262,7 +259,7 @@ def _name(info: ZipInfo) -> str | None:
 class _Draft(Value):
     """The lock file of a zip, in which the next one is written; see :mod:`xzarr3.stores.local.files`.
 
-    It is closed once no reader of it is left.
+    What is in it is read through a second opening, which is closed once no reader is left.
 
     Parameters
     ----------
@@ -274,14 +271,16 @@ class _Draft(Value):
         Whether an old zip is replaced, whatever happened to it meanwhile.
     """
 
-    _kept = -1  # The file, once it is the zip or has no name any more.
+    _file = -1  # The second opening.
 
     def __init__(self, target: str, where: str, *, replaces: bool) -> None:
         self.where, self._target, self._replaces = where, target, replaces
-        self._turn, self.end = threading.Lock(), 0
+        self.end = 0
         folder = os.path.dirname(target)
         with _failing(f"write {where}"):
             os.makedirs(folder, exist_ok=True)
+            if os.path.exists(target) and not os.access(target, os.W_OK):
+                raise PermissionError(13, "the zip may not be written", target)
             late, end = system.tells_late(os.stat(folder).st_dev), time.monotonic() + _PATIENCE
             try:
                 self.lock = Lock(target, end, shared=system.POSIX, late=late)
@@ -291,10 +290,8 @@ class _Draft(Value):
                     "use one writer at a time, or threads of one process"
                 ) from error
             self._before = _state(target)
+            self._file = os.open(self.lock.name, system.OPEN)
             self.forget = weakref.finalize(self, _warn, where, self.lock)
-            if self._before and not os.access(target, os.W_OK):
-                self.release()
-                raise PermissionError(13, "the zip may not be written", target)
 
     def copy(self, old: _Zip) -> None:
         """Begin with the members of an old zip."""
@@ -306,15 +303,13 @@ class _Draft(Value):
             self.append([old.file.read(at, min(_BLOCK, old.start - at))])
 
     def read(self, start: int, length: int | None = None) -> Buffer:
-        file = self._kept if self.lock.descriptor < 0 else self.lock.descriptor
-        if file < 0:
+        if self._file < 0:
             raise StoreError(f"{self.where} {_ELSEWHERE}")
-        with self._turn:
-            return system.read_at(file, self.end - start if length is None else length, start)
+        return system.read_at(self._file, self.end - start if length is None else length, start)
 
     def append(self, pieces: Sequence[Buffer]) -> None:
         """Append bytes. After a failure the next ones are written to the same offset."""
-        with self._turn, _failing(f"write {self.where}"):
+        with _failing(f"write {self.where}"):
             os.lseek(self.lock.descriptor, self.end, os.SEEK_SET)
             system.write_all(self.lock.descriptor, pieces)
         self.end += sum(map(len, pieces))
@@ -334,28 +329,25 @@ class _Draft(Value):
                 raise errors.ConflictError(f"cannot write {self.where}: another writer changed it meanwhile")
             if now is not None:
                 os.chmod(self.lock.name, stat.S_IMODE(os.stat(self._target).st_mode))
+            self._make_free()
             self.lock.publish(fsync=fsync)
-            self._let_go()
+            self.forget.detach()
+            self.lock.lose()
             if fsync:
                 system.sync_folder(os.path.dirname(self._target))
 
     def release(self) -> None:
-        """Remove the file, unless it was renamed."""
-        if self.lock.descriptor < 0:
-            return
-        if system.POSIX:
-            self.lock.unlink()
-            self._let_go()  # What was opened before can still be read.
-        else:
-            self.forget.detach()
-            self.lock.close()
-
-    def _let_go(self) -> None:
+        """Remove the file, unless it was renamed. What was opened before can still be read."""
+        self._make_free()
         self.forget.detach()
-        self._kept = self.lock.let_go()
+        self.lock.close()
+
+    def _make_free(self) -> None:
+        if not system.POSIX:  # An open file can be neither renamed nor removed.
+            self.close()
 
     def close(self) -> None:
-        descriptor, self._kept = self._kept, -1
+        descriptor, self._file = self._file, -1
         if descriptor >= 0:
             os.close(descriptor)
 
@@ -654,16 +646,15 @@ class ZipStore(Store):
 
     # The contract
 
-    def get(self, key: str, byte_range: Part = None, *, into: Any = None, limit: int = sys.maxsize) -> Found:
+    def get(self, key: str, byte_range: Part = None, *, into: Into = None, limit: int = NO_LIMIT) -> Found:
         zipped = self._opened()
         info = zipped.members.get(key)
         if info is None:
             return None
         if byte_range is not None:
             return _Member(zipped, info).read(*byte_range)
-        # Deflate may enlarge a value slightly.
-        if info.file_size > limit or info.compress_size > limit + limit // 1000 + 1000:
-            raise OversizedError(max(info.file_size, info.compress_size), limit)
+        check_size(info.file_size, limit)
+        check_size(info.compress_size, limit + limit // 1000 + 1000)  # Deflate may enlarge a value slightly.
         return zipped.whole(info)
 
     def open(self, key: str, first: Part = None, version: object = None) -> Value | None:

@@ -31,7 +31,7 @@ from xzarr3._types import Buffer
 from xzarr3.errors import StoreError, StorePermissionError
 from xzarr3.stores.local import system
 from xzarr3.stores.local.names import LOCK, STAGED
-from xzarr3.stores.values import Closing, OversizedError, Scratch, Value, digest
+from xzarr3.stores.values import Closing, Scratch, Value, check_size, digest
 
 if TYPE_CHECKING:
     from xzarr3.stores.local.store import LocalStore
@@ -129,8 +129,7 @@ def read_whole(store: LocalStore, key: str, path: str, scratch: Scratch | None, 
         info = os.fstat(descriptor)
         if stat.S_ISREG(info.st_mode):
             size = info.st_size
-            if size > limit:
-                raise OversizedError(size, limit)
+            check_size(size, limit)
             memory = memoryview(bytearray(size)) if scratch is None else scratch.part(size)
             return memory[: system.read_into_at(descriptor, memory, 0)]
     except OSError as error:
@@ -271,14 +270,10 @@ class Lock(Closing):
 
     def lose(self) -> None:
         """Close the file. A forked child does so, as the lock is its parent's."""
-        with contextlib.suppress(OSError):  # What is written has arrived.
-            os.close(self.let_go())
-
-    def let_go(self) -> int:
-        """The open file, which the caller closes, without the lock."""
         descriptor, self.descriptor = self.descriptor, -1
         _open_ones.discard(self)
-        return descriptor
+        with contextlib.suppress(OSError):  # What is written has arrived.
+            os.close(descriptor)
 
 
 _open_ones: WeakSet[Lock] = WeakSet()

@@ -18,7 +18,6 @@ import math
 import os
 import socket
 import stat
-import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -27,7 +26,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from xzarr3._types import Buffer, ByteRange
+from xzarr3._types import Buffer, Found, Part
 from xzarr3.errors import InvalidKeyError, StoreError, StorePermissionError, contended, printable, shorten
 from xzarr3.stores.base import Key, Names, Store, Traits
 from xzarr3.stores.interned import reduced
@@ -36,7 +35,7 @@ from xzarr3.stores.local import files, system
 from xzarr3.stores.local.files import FileValue, Lock, version_of
 from xzarr3.stores.local.names import LOCK, STAGED, is_lock
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.values import Scratch, Value
+from xzarr3.stores.values import NO_LIMIT, Into, Value
 
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 _ATTEMPTS = 100  # To make a directory that other processes remove.
@@ -124,7 +123,7 @@ class LocalStore(Store):
         return f"<LocalStore '{printable(self.root)}'>"
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and (other.root, other._options()) == (self.root, self._options())
+        return type(other) is type(self) and other.traits == self.traits  # Its root is among them.
 
     def __hash__(self) -> int:
         return hash(self.root)
@@ -135,10 +134,6 @@ class LocalStore(Store):
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__ | {"_was_there": self._was_there or os.path.isdir(self.root), "_known": {}}
         return {name: value for name, value in state.items() if name not in _OF_EACH}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._known = {}
 
     def check_writable(self) -> None:
         super().check_writable()
@@ -203,14 +198,7 @@ class LocalStore(Store):
 
     # Readable
 
-    def get(
-        self,
-        key: str,
-        byte_range: ByteRange | None = None,
-        *,
-        into: Scratch | None = None,
-        limit: int = sys.maxsize,
-    ) -> Buffer | None:
+    def get(self, key: str, byte_range: Part = None, *, into: Into = None, limit: int = NO_LIMIT) -> Found:
         if byte_range is None:
             return files.read_whole(self, key, self._path(key), into, limit)
         value = self._opened(key)
@@ -219,9 +207,7 @@ class LocalStore(Store):
         with value:
             return value.read(*byte_range)
 
-    def open(
-        self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
-    ) -> Value | None:
+    def open(self, key: str, first: Part = None, version: object = None) -> Value | None:
         return self._opened(key)
 
     def _opened(self, key: str) -> FileValue | None:

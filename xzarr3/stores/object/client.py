@@ -27,7 +27,7 @@ from xzarr3.stores.in_flight import reserved
 from xzarr3.stores.interned import Interned
 from xzarr3.stores.object.errors import AnswerError, Failure, describe, scrub
 from xzarr3.stores.object.options import CLASSES, Recipe, Settings, accepted
-from xzarr3.stores.values import OversizedError
+from xzarr3.stores.values import check_size
 from xzarr3.tracing.counters import add
 from xzarr3.tracing.events import sent
 
@@ -258,8 +258,7 @@ class Client:
                 raise AnswerError(_LOGIN)
             meta, (first, stop), body = result.meta, result.range, b""
             if "head" not in options:
-                if stop - first > limit:
-                    raise OversizedError(stop - first, limit)
+                check_size(stop - first, limit)
                 with reserved(stop - first):
                     body = result.bytes()
                 if len(body) != stop - first:

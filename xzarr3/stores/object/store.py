@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Self, TypeGuard
 
-from xzarr3._types import Buffer, ByteRange
+from xzarr3._types import Buffer, Found, Part
 from xzarr3.errors import (
     ChangedError,
     InvalidKeyError,
@@ -32,9 +32,8 @@ from xzarr3.stores.object.client import Answer, Client, Pace, Version, client_of
 from xzarr3.stores.object.errors import ADVICE, Failure
 from xzarr3.stores.object.listing import folder
 from xzarr3.stores.object.options import Recipe, Settings, of_ready, parse
-from xzarr3.stores.values import ABSENT, ANY, Scratch, Value, check_range, steady
+from xzarr3.stores.values import ABSENT, ANY, NO_LIMIT, Into, Value, check_range, steady
 
-_ALL = 2**63 - 1
 _FAR = 2**62  # Bytes; no value is that large, and services accept no much larger numbers.
 _BULK = 1000  # Keys erased by one request.
 _PAGE = 1000  # The most names that services put on one page of a list.
@@ -144,6 +143,7 @@ class ObjectStore(Store):
     """
 
     reports = False  # Its client reports the requests.
+    _client: Client | None = None
 
     def __init__(
         self, store: Any, *, storage_options: Mapping[str, Any] | None = None, **settings: Any
@@ -170,7 +170,6 @@ class ObjectStore(Store):
             durable=self._recipe.kind in ("s3", "gs", "az"),
             **shared,
         )
-        self._client: Client | None = None
 
     @classmethod
     def from_url(cls, url: str, *, storage_options: Mapping[str, Any] | None = None, **settings: Any) -> Self:
@@ -201,9 +200,6 @@ class ObjectStore(Store):
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in _OF_EACH}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _client=None)
 
     @property
     def identity(self) -> object:
@@ -243,7 +239,7 @@ class ObjectStore(Store):
             raise self._error(doing, key, found)
         return found
 
-    def _ask(self, key: str, options: Mapping[str, Any], limit: int = _ALL) -> Answer | Failure | None:
+    def _ask(self, key: str, options: Mapping[str, Any], limit: int = NO_LIMIT) -> Answer | Failure | None:
         """A value or part of it; None if the key is absent, a Failure if the part cannot be had."""
         found = self._use().read(self._path(key), options, limit)
         if not isinstance(found, Failure) or found.kind in ("beyond", "whole", "refused"):
@@ -252,7 +248,7 @@ class ObjectStore(Store):
             return None
         raise self._error("read", key, found)
 
-    def _opened(self, key: str, start: int, length: int | None, limit: int = _ALL) -> _ObjectValue | None:
+    def _opened(self, key: str, start: int, length: int | None, limit: int = NO_LIMIT) -> _ObjectValue | None:
         """A value that already holds a part, if one request can fetch it."""
         far = length is not None and -start - length > self.traits.request_bytes
         options: dict[str, Any] = _HEAD
@@ -274,25 +270,16 @@ class ObjectStore(Store):
 
     # Reading
 
-    def get(
-        self,
-        key: str,
-        byte_range: ByteRange | None = None,
-        *,
-        into: Scratch | None = None,
-        limit: int = _ALL,
-    ) -> Buffer | None:
+    def get(self, key: str, byte_range: Part = None, *, into: Into = None, limit: int = NO_LIMIT) -> Found:
         start, length = byte_range or (0, None)
 
         def read() -> Buffer | None:
-            value = self._opened(key, start, length, limit if byte_range is None else _ALL)
+            value = self._opened(key, start, length, limit if byte_range is None else NO_LIMIT)
             return None if value is None else value.read(start, length)
 
         return steady(read)
 
-    def open(
-        self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None
-    ) -> Value | None:
+    def open(self, key: str, first: Part = None, version: object = None) -> Value | None:
         if _is_version(version):
             return _ObjectValue(self, key, Answer(memoryview(b""), 0, version))
         return self._opened(key, *(first or (0, 0)))
