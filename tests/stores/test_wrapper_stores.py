@@ -181,7 +181,7 @@ def test_wrapper_store_closes_as_its_class_does() -> None:
     inner = Noting()
     with Ending(inner):
         pass
-    assert (ended, inner.calls) == (["class"], ["close"])
+    assert (ended, inner.calls) == (["class"], [("close",)])
 
 
 def test_wrapper_store_travels_with_what_it_holds() -> None:
