@@ -136,6 +136,7 @@ def test_resize_append_and_delete(store: Store) -> None:
     root = xzarr3.open_group(store, mode="r+")
     del root["a"]
     assert list(store.list()) == ["zarr.json"]
+    assert not StorageTransformer.owns(Flip(), "flipped/c/0/0")  # Other keys are no one's by default.
 
 
 def test_sharded_partial_reads_and_pickling(tmp_path: Any) -> None:
