@@ -17,7 +17,7 @@ import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,13 +46,16 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }
 
 
+WHOLE: dict[str, dict[str, Any]] = {
+    "whole": {"chunks": 4, **CHECKED},
+    "whole shards": {"chunks": 4, "shards": 8, **CHECKED},
+}
+
+
 def is_hidden(name: str) -> bool:
     """Whether a file is no key; a lease is one, and stays until the next write of its kind."""
     base = os.path.basename(name)
     return base.endswith(LOCK) or (base.startswith(".xzarr3") and base != ".xzarr3-lease")
-
-
-# Killed at any time
 
 
 class Ledger:
@@ -69,7 +72,6 @@ class Ledger:
         self._cells[2 * at + 1] = new
 
     def may_be(self, at: int) -> set[int]:
-        """Its old and its new state."""
         return {self._cells[2 * at], self._cells[2 * at + 1]}
 
     def settle(self, at: int, found: int) -> None:
@@ -105,15 +107,11 @@ class Work:
         self.root = root
         self.store = LocalStore(root)
         xzarr3.create_group(self.store)
-        for name, layout in LAYOUTS.items():
-            if name != "version 2":
-                xzarr3.create_array(self.store, name, shape=ELEMENTS, dtype="int64", **layout)
-        xzarr3.create_array(LocalStore(root / "2"), shape=ELEMENTS, dtype="int64", **LAYOUTS["version 2"])
-        xzarr3.create_array(self.store, "grown", shape=0, dtype="int64", chunks=5, **CHECKED)
-        for name, shards in (("whole", None), ("whole shards", 8)):
-            xzarr3.create_array(
-                self.store, name, shape=ELEMENTS, dtype="int64", chunks=4, shards=shards, **CHECKED
-            )
+        arrays = {**LAYOUTS, **WHOLE, "grown": {"shape": 0, "chunks": 5, **CHECKED}}
+        for name, layout in arrays.items():
+            place = LocalStore(root / "2") if name == "version 2" else self.store
+            path = "" if name == "version 2" else name
+            xzarr3.create_array(place, path, **{"shape": ELEMENTS, "dtype": "int64", **layout})
         self.records = Ledger(len(KEYS))
         self.elements = {name: Ledger(ELEMENTS) for name in ARRAYS}
         self.shape = Ledger(1)
@@ -121,19 +119,16 @@ class Work:
         self.serial = 0
 
     def open(self, name: str) -> xzarr3.Array:
-        """One of the arrays."""
         if name == "version 2":
             return xzarr3.open_array(self.root / "2", mode="r+")
         return xzarr3.open_array(self.store, name, mode="r+")
 
-    def run(self, seed: int) -> NoReturn:
-        """Work without end."""
+    def run(self, seed: float) -> None:
         rng = random.Random(seed)
         steps = [self._record, self._record, self._element, self._element, self._grow, self._attribute]
         steps += [self._whole, self._consolidate]
         for serial in itertools.count(self.serial + 1):
             rng.choice(steps)(serial, rng)
-        raise AssertionError
 
     def _record(self, serial: int, rng: random.Random) -> None:
         at = rng.randrange(len(KEYS))
@@ -175,7 +170,7 @@ class Work:
             self.open(ARRAYS[at]).attrs["serial"] = serial
 
     def _whole(self, serial: int, rng: random.Random) -> None:
-        name = rng.choice(["whole", "whole shards"])
+        name = rng.choice([*WHOLE])
         xzarr3.open_array(self.store, name, mode="r+").set(..., serial, threads=1)
 
     def _consolidate(self, serial: int, rng: random.Random) -> None:
@@ -218,29 +213,25 @@ def killed_over_and_over(work: Work, times: int, seed: int) -> int:
 
     def write() -> None:
         Process.say()
-        work.run(rng.random())  # type: ignore[arg-type]
+        work.run(rng.random())
 
     for round_ in range(times):
         # The other one uses the same directories and, in them, the same lock files.
-        other = LocalStore(work.root)
-        other_key = f"r/b/deep/other{round_ % 3}"
+        other, key = LocalStore(work.root), f"r/b/deep/other{round_ % 3}"
 
-        def beside(other: LocalStore = other, key: str = other_key) -> NoReturn:
+        def beside(other: LocalStore = other, key: str = key) -> None:
             Process.say()
             for serial in itertools.count(1):
                 update(other, key, lambda stored: [record(serial)] if stored is None else None)  # noqa: B023
-            raise AssertionError
 
-        with processes(write, beside) as (first, second):
-            assert first.hear()
-            assert second.hear()
+        with processes(write, beside) as started:
+            assert all(process.hear() for process in started)
             time.sleep(rng.uniform(0, 0.03))  # The moment of the kill is left to chance.
-            assert not first.ended(), "a writer failed"
-            first.kill()
-            assert not second.ended(), "a writer failed"
-            second.kill()
-        serial_of(work.store.get(other_key))
-        work.store.erase(other_key)
+            for process in started:
+                assert not process.ended(), "a writer failed"
+                process.kill()
+        serial_of(work.store.get(key))
+        work.store.erase(key)
         new = {"r/b/deep/x": b"x", "r/a/x": b"x"}
         stored_within_bounds(work.store, new)
         work.store.erase(*new)
@@ -329,11 +320,7 @@ def killed_at_each_call(place: str) -> None:
 
         for call in calls:
             setattr(module_of(call), call, watched(call))
-        try:
-            acts[name](LocalStore(root, fsync=fsync))
-        finally:
-            for call in calls:
-                setattr(module_of(call), call, real[call])
+        acts[name](LocalStore(root, fsync=fsync))
 
     total = 0
     for name, after in itertools.product(acts, (False, True)):
@@ -354,9 +341,6 @@ def killed_at_each_call(place: str) -> None:
             stored_within_bounds(store, {key: record(3)})
             assert set(files(root)) <= {"a/b/c", key}
     assert total > 60
-
-
-# Full disks
 
 
 @contextlib.contextmanager
@@ -394,15 +378,13 @@ def on_a_small_disk(options: bytes, work: Callable[[Path], object]) -> None:
         pytest.skip(reason)
 
 
-def ballast(root: Path) -> Path:
-    """Fill what is left of a file system, or of its files, and return what has to be removed again."""
+def ballast(root: Path) -> None:
+    """Fill what is left of a file system, or of its files."""
     folder = root / "ballast"
     folder.mkdir()
     with contextlib.suppress(OSError):
-        for n in itertools.count():
+        for n in range(5001):
             (folder / str(n)).write_bytes(b"")
-            if n > 5000:
-                break
     size = 2**16
     while size >= 4096:
         try:
@@ -411,13 +393,10 @@ def ballast(root: Path) -> Path:
                     size //= 2
         except OSError:
             size //= 2
-    return folder
 
 
 def fill_and_free(root: Path, fill: Callable[[], object], free: Callable[[], object], **options: Any) -> None:
-    """Nothing is lost on a full disk, and as soon as there is space again, all goes on."""
-    store = LocalStore(root / "s", **options)
-    noise = NOISE
+    store, noise = LocalStore(root / "s", **options), NOISE
     store.set("a/b", noise.tobytes())
     array = xzarr3.create_array(store, "x", data=noise, chunks=4096, **CHECKED)
     shard = xzarr3.create_array(store, "y", data=noise, chunks=1024, shards=4096, **CHECKED)
@@ -457,28 +436,22 @@ def fill_and_free(root: Path, fill: Callable[[], object], free: Callable[[], obj
 )
 def test_full_disk(disk: bytes, fsync: bool) -> None:
     def work(root: Path) -> None:
-        (root / "other").mkdir()
-        filled: list[Path] = []
-        fill_and_free(
-            root,
-            lambda: filled.append(ballast(root / "other")),
-            lambda: [file.unlink() for file in filled[0].iterdir()],
-            fsync=fsync,
-        )
+        def free() -> None:
+            for file in (root / "ballast").iterdir():
+                file.unlink()
+
+        fill_and_free(root, lambda: ballast(root), free, fsync=fsync)
 
     on_a_small_disk(disk, work)
 
 
 def test_disk_that_can_be_erased_when_it_is_full() -> None:
-    """What makes room works on a full disk, too."""
-
     def work(root: Path) -> None:
         store = LocalStore(root / "s")
         for n in range(3):
             store.set(f"a/{n}", bytes(9000))
         array = xzarr3.create_array(store, "x", data=np.arange(1, 4097), chunks=2048, **CHECKED)
-        (root / "other").mkdir()
-        ballast(root / "other")
+        ballast(root)
         store.erase("a/0")
         update(store, "a/1", lambda stored: None)
         array[:2048] = 0
@@ -505,9 +478,7 @@ FAULTS = ["open", "writev", "fsync", "replace", "unlink", "mkdir", "fstat", "sta
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO], ids=errno.errorcode.get)
 @pytest.mark.parametrize("name", FAULTS)
-def test_calls_that_fail_in_turn(
-    name: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_fail_in_turn(name: str, number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever it is: the value is the old or the new one, the error is ours, the next write works."""
     store = LocalStore(tmp_path / "store", fsync=True)
     array = xzarr3.create_array(store, "x", data=np.arange(1, 65), chunks=8, shards=64, **CHECKED)
@@ -529,8 +500,6 @@ def test_calls_that_fail_in_turn(
 
             def fail(*args: Any, nth: int = nth, numbers: Iterator[int] = numbers, **options: Any) -> Any:
                 if next(numbers) == nth:
-                    if name == "close":
-                        real(*args, **options)
                     raise os_error(number)
                 return real(*args, **options)
 
@@ -566,9 +535,7 @@ def test_calls_that_fail_in_turn(
     assert not any(map(is_hidden, files(store.root)))
 
 
-def test_put_where_only_closing_tells_that_the_disk_is_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_put_where_closing_tells_of_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a network mount does: it is asked before the old value is replaced."""
     store, real = LocalStore(tmp_path / "store"), os.close
     store.set("a/b", b"old")
@@ -591,27 +558,20 @@ def test_put_where_only_closing_tells_that_the_disk_is_full(
     assert files(store.root) == {"a/b": b"old"}
 
 
-# No lost update
-
-
 WAYS = ("store", "root", "x")
 """The root of a hierarchy, a link to it, and an array in it as a root of its own."""
 
 
 def _made(tmp_path: Path, layout: str, size: int) -> None:
     (tmp_path / "root").symlink_to("store")
-    options = dict(LAYOUTS[layout])
-    zarr_format = options.pop("zarr_format", 3)
-    xzarr3.create_group(tmp_path / "store", zarr_format=zarr_format)
-    xzarr3.create_array(
-        tmp_path / "store", "x", shape=size, dtype="int64", zarr_format=zarr_format, **options
-    )
+    options = {"zarr_format": 3, **LAYOUTS[layout]}
+    xzarr3.create_group(tmp_path / "store", zarr_format=options["zarr_format"])
+    xzarr3.create_array(tmp_path / "store", "x", shape=size, dtype="int64", **options)
 
 
 def _opened(tmp_path: Path, way: str) -> xzarr3.Array:
-    if way == "x":
-        return xzarr3.open_array(tmp_path / "store" / "x", mode="r+")
-    return xzarr3.open_array(tmp_path / way, "x", mode="r+")
+    place, path = (tmp_path / "store" / "x", "") if way == "x" else (tmp_path / way, "x")
+    return xzarr3.open_array(place, path, mode="r+")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -672,9 +632,7 @@ def test_killed_writers_lose_nothing_of_the_others(layout: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("kind", ["array", "group"])
-def test_processes_that_set_different_attributes_lose_nothing(
-    kind: str, zarr_format: int, tmp_path: Path
-) -> None:
+def test_processes_that_set_attributes_lose_nothing(kind: str, zarr_format: int, tmp_path: Path) -> None:
     (tmp_path / "root").symlink_to("store")
     root = xzarr3.create_group(tmp_path / "store", zarr_format=zarr_format)
     if kind == "array":
@@ -692,8 +650,7 @@ def test_processes_that_set_different_attributes_lose_nothing(
         return lambda: run_threads(*(lambda at=at: go(at) for at in range(2)))
 
     run_processes(*map(work, range(4)))
-    expected = {
-        f"{process}-{thread}-{n}": n for process in range(4) for thread in range(2) for n in range(12)
-    }
+    every = itertools.product(range(4), range(2), range(12))
+    expected = {f"{process}-{thread}-{n}": n for process, thread, n in every}
     assert dict(xzarr3.open(tmp_path / "store", "x").attrs) == expected
     assert dict(xzarr3.open_group(tmp_path / "store")["x"].attrs) == expected
