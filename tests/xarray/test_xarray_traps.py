@@ -143,11 +143,28 @@ def test_times_in_dask_arrays(days: MemoryStore) -> None:
     to_zarr(first, store, encoding={"when": {"units": "days since 2000-01-01", "dtype": "int64"}})
     bad = xr.Dataset({"when": ("x", when + pd.Timedelta("1h"))}).chunk(x=1)
     before = contents(store)
-    with pytest.raises(ValueError, match=r"Not possible to encode|serialized faithfully|Cannot encode|units"):
+    with pytest.raises(
+        xzarr3.DataTypeValidationError, match=r"T01:00 at index .* of variable 'when' asks for; .*widen_units"
+    ):
         to_zarr(bad, store, append_dim="x")
     assert contents(store) == before
     to_zarr(first, store, append_dim="x")
     np.testing.assert_array_equal(open_dataset(store)["when"].values, [*when.values, *when.values])
+    early = xr.Dataset({"when": ("x", np.array(["1500-01-01"], "M8[s]"))}).chunk()
+    encoding = {"when": {"units": "days since 2000-01-01", "calendar": "standard", "dtype": "int64"}}
+    with pytest.raises(xzarr3.ArgumentError, match=r"times of variable 'when' cannot be encoded in 'days"):
+        to_zarr(early, MemoryStore(), encoding=encoding)
+
+
+@pytest.mark.parametrize("kind", ["M8[ns]", "m8[ns]", ">M8[ns]"])
+def test_blocks_without_a_date_in_dask_arrays(kind: str) -> None:
+    store, values = MemoryStore(), np.array(["NaT", "NaT", 24, "NaT"], kind.replace("ns", "h")).astype(kind)
+    dataset = xr.Dataset({"when": ("x", values)}).chunk(x=2)
+    date = "" if kind[0] == "m" else " since 1970-01-01"
+    dataset["when"].encoding = {"units": f"hours{date}", "calendar": "standard", "dtype": "int64"}
+    to_zarr(dataset, store)
+    to_zarr(dataset, store, append_dim="x")
+    np.testing.assert_array_equal(open_dataset(store)["when"].values, [*values, *values])
 
 
 # Values

@@ -351,9 +351,10 @@ def _block(
         )
     whole = []
     for row in rows.values():
-        first = members[row[0]][last]
-        labels = decoded(first, values.keep([first])[0])
-        row.sort(key=lambda at: order[last][at], reverse=len(labels) > 1 and bool(labels[0] > labels[-1]))
+        arrays = [members[at][last] for at in row]
+        labels = map(decoded, arrays, values.keep(arrays))
+        decreases = any(len(each) > 1 and bool(each[0] > each[-1]) for each in labels)
+        row.sort(key=lambda at: order[last][at], reverse=decreases)
         there = [nodes[at] for at in row], [members[at] for at in row]
         whole.append(join_groups("concat", *there, last, options, values))
     if not outer:

@@ -22,7 +22,14 @@ from xarray.coding import strings, variables
 from xarray.coding.common import VariableCoder, pop_to
 
 from xzarr3._types import AnyArray
-from xzarr3.errors import ArgumentTypeError, DataTypeValidationError, levels_to_caller, one_of, shorten
+from xzarr3.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DataTypeValidationError,
+    levels_to_caller,
+    one_of,
+    shorten,
+)
 
 _TEXT = np.dtypes.StringDType()
 MARKS = ("_FillValue", "missing_value")
@@ -75,6 +82,8 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact
     """
     conventions.ensure_not_multiindex(variable, name=name)
     given = _marked(_as_objects(_checked(variable, name)), name, explicit)
+    if given.dtype.kind in "mM" and not given.dtype.isnative:  # Else pandas takes other values for NaT.
+        given = given.astype(given.dtype.newbyteorder("="))
     if given.dtype.kind in "biufc":
         return _encoded_numbers(given, name, explicit, exact)
     encoded = _coded(given, name)
@@ -99,10 +108,19 @@ def _coded(variable: Variable, name: str) -> Variable:
         variable.encoding = {**variable.encoding, "calendar": "proleptic_gregorian"}
     with np.errstate(invalid="ignore", over="ignore"):  # What this leads to is found by decoding.
         for coder in _CODERS:
-            variable = coder.encode(variable, name=name)
+            given, variable = variable, coder.encode(variable, name=name)
+            if is_lazy(given.data) and "units" in variable.attrs and "units" not in given.attrs:
+                variable = _with_times(given, variable, name)
     if no_dates and calendar is not None:
         variable.attrs["calendar"] = calendar
     return variable
+
+
+def _with_times(given: Variable, encoded: Variable, name: str) -> Variable:
+    """Encoded times of a dask array whose blocks are encoded here; errors of xarray's name no variable."""
+    asked = {"units": encoded.attrs["units"], "calendar": encoded.attrs.get("calendar")}
+    times = _Times(name, {**asked, "dtype": encoded.dtype})
+    return encoded.copy(deep=False, data=_mapped(given, times, encoded.dtype).data)
 
 
 def _pop_related(encoded: Variable) -> None:
@@ -394,6 +412,10 @@ class _Proof:
             read = f"{back:.0f}" if whole else told(back)
             reason = f"value {told(value)}{place} would be read as {read} from data type {self.dtype}"
             accepted = self._accepted()
+            if self.is_time and self.exact:
+                advice = (
+                    "call .load() on the variable and pass widen_units=True, which stores it in finer units"
+                )
         how = ", ".join(f"{key} {told(value)}" for key, value in self.attrs.items() if key in _CODING)
         return self._error(f"{reason}{f' with {how}' if how else ''}", value, accepted, advice)
 
@@ -456,6 +478,37 @@ class _Proof:
             accepted=accepted,
             advice=advice,
         )
+
+
+@dataclass(frozen=True)
+class _Times:
+    """Encodes times of a block; a proof refuses those that are not exact in the units."""
+
+    name: str
+    encoding: Mapping[str, Any]
+    """The units, the calendar and the dtype."""
+
+    def __call__(self, given: AnyArray) -> AnyArray:
+        encoded = self._encoded(given, self.encoding)
+        if _unit(encoded.attrs["units"]) != _unit(self.encoding["units"]):
+            rounded = self._encoded(given, {**self.encoding, "dtype": np.dtype("float64")})
+            return np.rint(np.asarray(rounded.data))
+        return np.asarray(encoded.data)
+
+    def _encoded(self, given: AnyArray, encoding: Mapping[str, Any]) -> Variable:
+        dims = tuple(map(str, range(given.ndim)))
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", r"Time(delta)?s can't be serialized faithfully")
+                return _coded(Variable(dims, given, {}, dict(encoding), fastpath=True), self.name)
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ArgumentError(
+                f"{error}; times of variable {self.name!r} cannot be encoded in {self.encoding['units']!r}"
+            ) from error
+
+
+def _unit(units: object) -> str:
+    return str(units).strip().partition(" ")[0].lower()
 
 
 @dataclass(frozen=True)
