@@ -14,6 +14,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
+from _conformance import contents
 from _waiting import Count, WaitingStore
 
 import xzarr3
@@ -564,6 +565,36 @@ def test_arrays_of_older_formats_can_be_copied_once_they_are_joined(zarr_format:
 def test_how_stores_are_read_cannot_be_chosen_once_they_are_joined(option: Any) -> None:
     with pytest.raises(ArgumentError, match=f"{next(iter(option))}=.* comes too late"):
         xzarr3.open_mfdataset(stores_of([day(0), day(1)]), **option)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda joined: xzarr3.to_zarr(day(2), joined, mode="w"),
+        lambda joined: xzarr3.to_zarr(day(2), joined, append_dim="time"),
+        lambda joined: xzarr3.copy(xzarr3.array([1]), joined, overwrite=True),
+        lambda joined: xzarr3.create_array(joined["t2m"], data=[1], overwrite=True),
+        lambda joined: xzarr3.drop(joined, time=slice(None, "2000-01-01T06")),
+        lambda joined: xzarr3.load(joined["t2m"]),
+        xzarr3.open,
+        xzarr3.check,
+        xzarr3.stats,
+    ],
+)
+def test_what_is_joined_is_not_taken_for_its_first_store(call: Any) -> None:
+    stores = stores_of([day(0), day(1)])
+    before = [contents(store) for store in stores]
+    with pytest.raises(xzarr3.ArgumentTypeError, match=r"not a store: <xzarr3\.Joined"):
+        call(xzarr3.concat(stores, "time"))
+    assert [contents(store) for store in stores] == before
+
+
+def test_a_joined_dataset_is_a_tree_of_one_node() -> None:
+    joined = xzarr3.concat(stores_of([day(0), day(1)]), "time")
+    tree = xzarr3.open_datatree(joined)
+    xr.testing.assert_identical(tree.to_dataset().load(), xzarr3.open_dataset(joined).load())
+    with pytest.raises(xzarr3.ArgumentTypeError, match=r"open_dataset\(\) has no argument 'engine'"):
+        xzarr3.open_mfdataset([joined], concat_dim="time", engine="zarr")
 
 
 def test_stores_may_be_opened_without_consolidated_metadata() -> None:

@@ -98,6 +98,8 @@ class JoinedArray(ReadableArray, Shown):
     """
 
     format: Format = V3
+    _is_joined = True
+    """No function takes it for the store of its first array."""
     recipe: Recipe | None = None
     """What was joined, for :meth:`to_json`."""
 

@@ -51,6 +51,8 @@ class JoinedGroup(Mapping[str, "Array | JoinedArray"], Shown):
     format: Format = V3
     path = ""
     name = "/"
+    _is_joined = True
+    """No function takes it for the store of its first group."""
 
     def __init__(
         self,

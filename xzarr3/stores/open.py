@@ -93,6 +93,11 @@ def locate(
         )
     options, package = dict(storage_options or {}), _package(type(store))
     handle: Any = getattr(store, "store_path", store) if package == "zarr" else store
+    if package == "xzarr3" and getattr(store, "_is_joined", False):
+        raise errors.ArgumentTypeError(
+            f"not a store: {store!r}; pass one of the stores that are joined, or what xzarr3.copy() made of "
+            "them; xzarr3.open_dataset() and xzarr3.from_zarr() read what is joined"
+        )
     path = getattr(handle, "path", None)
     is_handle = package in ("zarr", "xzarr3") and not isinstance(store, Store) and hasattr(handle, "store")
     if is_handle and isinstance(path, str):

@@ -131,6 +131,8 @@ def _opened(
     options: dict[str, Any],
 ) -> Any:
     """What one of xarray's functions opens with this engine."""
+    if "engine" in options:
+        raise unknown_arguments(function.__name__, {"engine": options["engine"]}, sorted(_NAMES))
     if isinstance(chunks, str) and chunks == "grouped":
         dask = find_spec("dask") is not None
         chunks, options = {} if dask else None, {"group_chunks": dask, **options}
@@ -281,6 +283,8 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         """
         chosen = _chosen(xr.open_datatree, options)
         root = _open(filename_or_obj, chosen)
+        if isinstance(root, JoinedGroup):
+            return _decoded({"/": root}, chosen)
         with for_xarray():
             root = root.loaded()
         return _decoded(dict(_groups("" if chosen.group else "/", root, chosen)), chosen)
