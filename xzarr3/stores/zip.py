@@ -117,6 +117,7 @@ class _Zip:
         if file.size is None:
             with file:
                 self.file = BytesValue(file.read(0))
+        weakref.finalize(self, self.file.close)
         seekable = _Seekable(self.file)
         try:
             with zipfile.ZipFile(seekable) as archive:
@@ -132,9 +133,6 @@ class _Zip:
         self.changes = 0
         self.data: dict[int, int] = {}
         """Offset of a member's data, by offset of the member, once it is known."""
-
-    def __del__(self) -> None:
-        self.file.close()
 
     def version(self, key: str) -> object | None:
         """Distinguishes the value of a key from all its other values."""
