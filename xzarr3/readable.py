@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from numbers import Number
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -21,7 +22,7 @@ from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec
 from xzarr3.codecs.sharding import Shard
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.dtypes import Optional, ZDType
-from xzarr3.errors import SelectionError, one_of, printable, short_traceback
+from xzarr3.errors import ArgumentTypeError, SelectionError, one_of, printable, short_traceback
 from xzarr3.formats import Format
 from xzarr3.grid import ChunkLengths, Grid, as_lengths
 from xzarr3.io.indexers import Indexer, Parse
@@ -635,6 +636,17 @@ class ReadableArray(Named, ABC):
                 "use array[...].filled(value)"
             )
         return np.ma.getdata(values).astype(dtype or self.dtype, copy=False)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether this is the same object. Numbers are refused: False would be no answer of numpy's kind."""
+        if isinstance(other, (Number, np.generic, np.ndarray)):
+            raise ArgumentTypeError(
+                f"{self.place} is not compared with {type(other).__name__}, element by element; "
+                "read it first: array[...] == value"
+            )
+        return super().__eq__(other)
+
+    __hash__ = object.__hash__
 
     def __len__(self) -> int:
         if not self.shape:

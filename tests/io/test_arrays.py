@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import multiprocessing
+import operator
 import pickle
 import shutil
 import tempfile
@@ -319,6 +320,18 @@ def test_arrays_without_elements(shape: tuple[int, ...]) -> None:
     assert list(array.store.list()) == ["zarr.json"]
     with pytest.raises(SelectionError):
         array.read_chunk((0,) * len(shape))
+
+
+def test_numbers_are_not_compared_with_an_array_in_silence() -> None:
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(4))
+    for other in (2, 2.0, np.int64(2), np.arange(4)):
+        for compare in (operator.eq, operator.ne):
+            with pytest.raises(xzarr3.ArgumentTypeError, match=r"read it first: array\[\.\.\.\] == value"):
+                compare(array, other)
+    assert (np.arange(4) == array).all(), "numpy reads it"
+    assert array != "auto"
+    assert [None, array].index(array) == 1
+    assert {array: 1}[array] == 1
 
 
 def test_iteration_and_conversion() -> None:
