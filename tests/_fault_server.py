@@ -91,6 +91,7 @@ class _Rule:
     times: float | None
     after: int
     share: float
+    signed: bool | None
     parameters: dict[str, Any]
     number: int
     seen: int = 0
@@ -104,6 +105,7 @@ class _Rule:
         return (
             (self.times is None or self.hits < self.times)
             and (self.methods is None or request.method in self.methods)
+            and self.signed in (None, request.signed)
             and fnmatch.fnmatchcase(request.path, self.pattern)
             and (self.share >= 1 or chance.random() < self.share)
         )
@@ -471,7 +473,9 @@ class _Connection:
             "signed": request.signed,
             "connection": self.number,
             "size": len(request.body),
+            "fault": None if rule is None else rule.kind,
             "status": None,  # As long as there is no answer.
+            "sent": 0,  # Bytes in the body of the answer, whether or not a fault lets them all through.
         }
         log.append(entry)
         try:
@@ -491,7 +495,7 @@ class _Connection:
             self.cut()
         else:
             answer = self.state.faulty_answer(request, kind, told)
-            entry["status"] = answer.status
+            entry["status"], entry["sent"] = answer.status, len(answer.body)
             if kind == "lost-answer":
                 self.cut()
             else:
@@ -591,6 +595,7 @@ class FaultServer:
         after: int = 0,
         share: float = 1.0,
         methods: list[str] | None = None,
+        signed: bool | None = None,
         **parameters: Any,
     ) -> int:
         """Have requests go wrong; the number of the rule. The first rule that fits a request applies.
@@ -605,13 +610,15 @@ class FaultServer:
             How often (always if not given), after how many requests that fit, and which part of them.
         methods : list of str, optional
             ``["GET"]``, say; all if not given.
+        signed : bool, optional
+            Only requests with a signature, or only those without one.
         """
         if kind not in KINDS:
             raise ValueError(f"no fault of kind {kind!r}; there are {', '.join(KINDS)}")
         if "value" in parameters:
             parameters["value"] = base64.b64encode(parameters["value"]).decode()
         rule = {"kind": kind, "pattern": pattern, "times": times, "after": after, "share": share}
-        return int(self._ask("fault", **rule, methods=methods, parameters=parameters))
+        return int(self._ask("fault", **rule, methods=methods, signed=signed, parameters=parameters))
 
     def hits(self, number: int) -> int:
         """How often a rule was applied."""
