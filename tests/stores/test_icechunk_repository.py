@@ -6,7 +6,7 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import xarray as xr
 import zarr
-from _clusters import cluster
+from _clusters import Workers, cluster
 from _slow import slow
 from distributed import KilledWorker
 
@@ -290,33 +290,35 @@ def test_icechunk_repository_written_by_a_cluster(repo: Any, client: Any, job: A
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("times", [1, 99], ids=["once", "each time"])
-def test_icechunk_repository_worker_killed_while_it_writes(repo: Any, tmp_path: Path, times: int) -> None:
+@pytest.mark.parametrize("allowed", [2, 0], ids=["repeated", "given up"])
+def test_icechunk_repository_worker_killed_while_it_writes(repo: Any, tmp_path: Path, allowed: int) -> None:
     """The branch has all if dask writes the blocks again, and nothing if it gives up."""
     xzarr3.to_zarr(dataset(), repo)
     tip, ds = repo.lookup_branch("main"), dataset(5).chunk(time=1)
+    killed = tmp_path / "killed"
 
     def dying(block: np.ndarray) -> np.ndarray:
-        for attempt in range(times):
-            with suppress(FileExistsError):
-                (tmp_path / f"killed-{attempt}").touch(exist_ok=False)
-                os.kill(os.getpid(), signal.SIGKILL)
+        with suppress(FileExistsError):
+            killed.touch(exist_ok=False)
+            os.kill(os.getpid(), signal.SIGKILL)
         return block
 
     ds = ds.assign(t=(ds.t.dims, ds.t.data.map_blocks(dying, dtype=float, meta=np.empty((0, 0)))))
     with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 2}),
-        cluster() as client,
+        dask.config.set({"distributed.scheduler.allowed-failures": allowed}),
+        cluster(0) as client,
         client.as_current(),
     ):
-        if times == 1:
-            xzarr3.to_zarr(ds, repo, append_dim="time")
-        else:
-            with pytest.raises(KilledWorker):
+        workers = Workers(client, tmp_path / "workers")
+        try:
+            workers.fill_up()
+            with nullcontext() if allowed else pytest.raises(KilledWorker):
                 xzarr3.to_zarr(ds, repo, append_dim="time")
-    assert (tmp_path / "killed-0").exists()
-    assert (repo.lookup_branch("main") == tip) == (times > 1)
-    expected = dataset() if times > 1 else xr.concat([dataset(), dataset(5)], "time")
+        finally:
+            workers.end()
+    assert killed.exists()
+    assert (repo.lookup_branch("main") == tip) == (not allowed)
+    expected = xr.concat([dataset(), dataset(5)], "time") if allowed else dataset()
     xr.testing.assert_identical(stored(repo), expected)
 
 
