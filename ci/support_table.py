@@ -23,8 +23,8 @@ from xzarr3.model.storage_transformers import storage_transformer_names
 
 HEADINGS = {3: "v3.1", 2: "v2", "3-draft": "draft of May 2022"}
 
-BOTH, READ, NONE = "read, write", "read", "no"
-ONLY_READ = [READ, NONE, NONE]
+BOTH, NONE = "read, write", "no"
+ONLY_READ = ["read", NONE, NONE]
 """The support of a name that is another one for something: it means nothing beside version 3."""
 
 TRIED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
@@ -40,16 +40,11 @@ def _configured(name: str, configurations: dict[str, Any]) -> Any:
 def _in_each_format(values: Any = 1, **options: Any) -> list[str]:
     """What comes, by format, of making an array, writing to it and reading it again by its document."""
     found = []
+    options = {"shape": (3, 4), "chunks": (2, 2), "dtype": "i2", "write_empty_chunks": True, **options}
     for zarr_format in FORMATS:
         store = xzarr3.MemoryStore()
-        defaults: dict[str, Any] = {
-            "shape": (3, 4),
-            "chunks": (2, 2),
-            "dtype": "i2",
-            "write_empty_chunks": True,
-        }
         try:
-            array = xzarr3.create_array(store, "a", zarr_format=zarr_format, **defaults | options)
+            array = xzarr3.create_array(store, "a", zarr_format=zarr_format, **options)
         except xzarr3.MetadataError:
             found.append(NONE)
             continue

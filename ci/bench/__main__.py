@@ -679,12 +679,6 @@ ROWS = [Row(**row | {"libraries": TABLE["libraries"][row["libraries"]]}) for row
 LIMIT_S, LEAST_ROUNDS = 4.0, 3
 
 
-def usable_cores() -> list[int]:
-    """The numbers of the CPUs that this process may use."""
-    asked = getattr(os, "sched_getaffinity", None)
-    return sorted(asked(0)) if asked else list(range(os.cpu_count() or 1))
-
-
 def piped(*arguments: str) -> Any:
     """Start this program again; it takes orders from its standard input, and ends with that."""
     command = [sys.executable, __file__, *arguments]
@@ -1083,8 +1077,8 @@ def main() -> int:
 def run(options: argparse.Namespace) -> int:
     """Measure, print and write the page; return 1 if a figure of xzarr3 could not be measured."""
     name = options.only if options.only in TABLE["sections"] else ""
-    mib, cores, memory = options.mib or TABLE["sections"][name]["mib"], usable_cores(), Path("/dev/shm")
-    cpus = Path("/proc/cpuinfo")
+    mib, memory = options.mib or TABLE["sections"][name]["mib"], Path("/dev/shm")
+    cores = sorted(os.sched_getaffinity(0))
     rows = [row for row in ROWS if row.section == name]
     labels = dict.fromkeys(label for row in rows for label in row.libraries)
     labels = [label for label in labels if not options.libraries or label in options.libraries.split(",")]
@@ -1101,7 +1095,7 @@ def run(options: argparse.Namespace) -> int:
         counts = [2**power for power in range(len(cores).bit_length())] if name == "cores" else [bool(name)]
         for count in counts:
             bench.measure(cores[:count], f"{count} " if name == "cores" else "")
-    model = re.search(r"model name\s*: (.*)", cpus.read_text("utf-8")) if cpus.exists() else None
+    model = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text("utf-8"))
     conditions = {
         "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
         "field": f"{mib} MiB of float32, seed {SEED}; at most {options.repeat} timed rounds of a case",

@@ -138,10 +138,7 @@ def consolidate(store: str, path: str, option: dict[str, Any]) -> Output:
     return Output(lambda: {"path": group.path, "nodes": number}, lambda: text)
 
 
-@command(
-    arguments.store_argument(),
-    arguments.store_option(),
-)
+@command(arguments.store_argument(), arguments.store_option())
 def recover(store: str, option: dict[str, Any]) -> Output:
     """Finish what a killed writer was putting in place.
 
