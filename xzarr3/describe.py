@@ -83,18 +83,13 @@ def _array_facts(array: Array) -> list[tuple[str, str]]:
 def _sizes(array: Array) -> str:
     """Bytes of the elements: of all, of a stored unit, and of a chunk in a shard."""
     grid, shard, itemsize = array.metadata.chunk_grid, array.metadata.chain.shard, array.dtype.itemsize
-    number = counted(_units(array), "chunk" if shard is None else "shard")
+    number = counted(array.nshards, "chunk" if shard is None else "shard")
     if array.zdtype.is_variable:
         return f"varies, in {number}"
     most = "" if grid.is_regular else "up to "
     each = size(math.prod(grid.largest) * itemsize)
     inner = "" if shard is None else f", chunks of {size(math.prod(shard.grid.largest) * itemsize)}"
     return f"{size(array.nbytes)} in {number} of {most}{each}{inner}"
-
-
-def _units(array: Array) -> int:
-    """Number of stored units of the grid."""
-    return math.prod(array.metadata.chunk_grid.counts(array.shape))
 
 
 def units_text(array: Array) -> str:
@@ -108,7 +103,7 @@ def units_text(array: Array) -> str:
 
 def _stored_text(array: Array) -> str:
     """How much was stored when it was last counted; empty if nobody has counted."""
-    stored, total = array._stored, _units(array)
+    stored, total = array._stored, array.nshards
     if stored is None:
         return ""
     what = "chunk" if array.shards is None else "shard"

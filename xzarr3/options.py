@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import EllipsisType, TracebackType
 from typing import Any, Literal, TypeAlias, cast, get_args
 
-from xzarr3.errors import ArgumentError, MetadataError, one_of
+from xzarr3.errors import ArgumentError, one_of
 from xzarr3.quantities import byte_count, positive
 
 Missing: TypeAlias = Literal["fill", "warn", "error"]
@@ -120,7 +120,7 @@ class set_options:  # noqa: N801 - used as a function
         self._before = dict(_values)
         given: dict[str, Any] = {}
         if max_document_bytes is not None:
-            given["max_document_bytes"] = _document_bytes(max_document_bytes)
+            given["max_document_bytes"] = positive("max_document_bytes", max_document_bytes)
         if memory_limit is not ...:
             given["memory_limit"] = None if memory_limit is None else byte_count(memory_limit)
         if missing is not ...:
@@ -136,14 +136,6 @@ class set_options:  # noqa: N801 - used as a function
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _values.update(self._before)
-
-
-def _document_bytes(value: object) -> int:
-    if type(value) is not int or value <= 0:
-        raise MetadataError(
-            "not a size", field="max_document_bytes", found=value, accepted="a positive number of bytes",
-        )  # fmt: skip
-    return value
 
 
 class Config(Mapping[str, Any]):

@@ -6,7 +6,6 @@ The listing is a stream: memory grows with the number of arrays, not with that o
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -270,19 +269,15 @@ def _array_stats(array: Array, stored: int | None, nbytes: int | None) -> ArrayS
         data_type=array.zdtype.name,
         nbytes=None if array.zdtype.is_variable else array.nbytes,
         unit="chunk" if array.shards is None else "shard",
-        units=_units(array),
+        units=array.nshards,
         stored=stored,
         nbytes_stored=nbytes,
     )
 
 
-def _units(array: Array) -> int:
-    return math.prod(array.metadata.chunk_grid.counts(array.shape))
-
-
 def _asked(array: Array) -> ArrayStats:
     """The units of an array in a store that cannot list; unknown if there are many."""
-    if _units(array) > FEW:
+    if array.nshards > FEW:
         return _array_stats(array, None, None)
     found = count_stored(array)
     return _array_stats(array, found.number, found.nbytes)

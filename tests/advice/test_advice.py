@@ -18,11 +18,10 @@ from _slow import covering, slow
 import xzarr3
 from xzarr3.advice import TARGETS, Advice, Candidate, Target
 from xzarr3.advice.advice import _chosen, _present
-from xzarr3.advice.compression import Compression
 from xzarr3.advice.imagined import imagined
 from xzarr3.advice.patterns import PATTERNS, accesses, roles
 from xzarr3.advice.report import duration
-from xzarr3.advice.subject import subject_of
+from xzarr3.advice.subject import Compression, subject_of
 
 YEARS = (8760, 721, 1440)
 SMALL = (24, 40, 60)

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from xzarr3.display.report import ABSENT, Page, Report, Table, brief, plain
+from xzarr3.display.report import ABSENT, Page, Report, Table, plain
+from xzarr3.display.text import brief
 
 TITLES = ("node", "what", "found")
 

@@ -48,7 +48,7 @@ def test_both_names_set_the_same() -> None:
         ({"memory_limit": "lots"}, ValueError, "not a size: 'lots'"),
         ({"memory_limit": 0}, ValueError, "not a size: 0"),
         ({"missing": "erorr"}, ValueError, "did you mean 'error'"),
-        ({"max_document_bytes": 0}, ValueError, "not a size"),
+        ({"max_document_bytes": 0}, ValueError, "max_document_bytes=0; accepted"),
         ({"thread": 1}, KeyError, "did you mean 'threads'"),
         ({"threading.max_workers": 1}, KeyError, "here that is 'threads'"),
         ({"async.concurrency": 1}, KeyError, "concurrency=... of a store"),

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from xzarr3.advice.compression import RATE, Compression, compressed, compressions
 from xzarr3.advice.imagined import TARGETS, Target, imagined, stored_size
 from xzarr3.advice.layouts import layouts
 from xzarr3.advice.patterns import Access, accesses
 from xzarr3.advice.report import Advice, Candidate, Prediction
-from xzarr3.advice.subject import Subject, subject_of
+from xzarr3.advice.subject import CODECS, Compression, Subject, subject_of
 from xzarr3.arrays import Array
 from xzarr3.copying.settings import Settings
 from xzarr3.errors import ArgumentError, one_of, short_traceback
@@ -21,6 +20,9 @@ from xzarr3.parallel import available_threads
 from xzarr3.stores import Store
 
 _WORTH = 1.05  # Times smaller that a compressor stores than none, if it is worth its time.
+_RATE = 1e9
+"""Bytes of elements that one core usually decodes or encodes in a second, taken for every compressor that is
+compared. None is measured, so that the same data get the same advice on a busy machine."""
 _CALL = 0.002  # Seconds that a call takes anyway: layouts that differ by less are alike.
 
 
@@ -84,23 +86,28 @@ def advise(
     True
     """
     given = subject_of(data, shape, dtype, dims)
-    array, shape, time = given.array, given.array.shape, given.roles.time
+    array, shape = given.array, given.array.shape
     if not shape or not math.prod(shape):
         raise ArgumentError(
             f"shape {shape} has no values to divide among chunks; give an array with values and dimensions"
         )
     place = _target(given.place if target is None else target)
     wanted = accesses(access, shape, given.roles)
-    tried = compressions(given.sample, array)
+    compared = ["zstd"] if given.sample is None else [*CODECS]
+    tried = [given.compressed(name, CODECS[name]) for name in compared]
     chosen = _chosen(tried)
     made = []
-    for layout in layouts(shape, array.zdtype.item_size, given.roles, wanted):
-        settings = Settings(layout.chunks, layout.shards, chosen.compressors)
-        metadata = settings.metadata(array, array.format)
-        made.append(_judged(layout.name, metadata, chosen, wanted, time, place))
-    candidates, present = _scored(made, _present(given, wanted, place))
-    reads = {each.name: each.meaning for each in wanted}
-    return Advice(shape, array.dtype, place, candidates, present, tuple(tried), given.encodings, reads)
+    for (chunks, shards), name in layouts(shape, array.zdtype.item_size, given.roles, wanted).items():
+        metadata = Settings(chunks, shards, chosen.compressors).metadata(array, array.format)
+        made.append(_judged(name, metadata, chosen, wanted, place))
+    columns = zip(*(each.predictions for each in made), strict=True)
+    least = [min(each.seconds for each in column) for column in columns]
+    candidates = sorted((_scored(each, least) for each in made), key=lambda each: (each.score, each.files))
+    present = _present(given, wanted, place)
+    return Advice(
+        shape, array.dtype, place, tuple(candidates), None if present is None else _scored(present, least),
+        tuple(tried), given.encodings, {each.name: each.meaning for each in wanted},
+    )  # fmt: skip
 
 
 def _target(target: str | Store | Target) -> Target:
@@ -118,54 +125,40 @@ def _chosen(tried: Sequence[Compression]) -> Compression:
 
 
 def _present(given: Subject, wanted: Sequence[Access], target: Target) -> Candidate | None:
-    """The layout that an array has."""
+    """The layout that an array has, if it is one to compare with."""
     array, shard = given.array, given.array.metadata.chain.shard
     if not given.is_present or (shard is not None and shard.inner.shard is not None):
         return None
     name = "+".join(each.name for each in array.compressors) or "none"
-    compression = compressed(given.sample, array, name, array.compressors)
-    judged = _judged("present", array.metadata, compression, wanted, given.roles.time, target)
-    return replace(judged, chunks=array.chunks, shards=array.shards)
+    return _judged("present", array.metadata, given.compressed(name, array.compressors), wanted, target)
 
 
-def _scored(
-    made: Sequence[Candidate], present: Candidate | None
-) -> tuple[tuple[Candidate, ...], Candidate | None]:
-    """The candidates with their scores, the best first; and the present layout with its score."""
-    columns = zip(*(one.predictions for one in made), strict=True)
-    least = [min(each.seconds for each in column) for column in columns]
-
-    def scored(one: Candidate) -> Candidate:
-        pairs = zip(one.predictions, least, strict=True)
-        return replace(one, score=sum(a.weight * (a.seconds + _CALL) / (b + _CALL) for a, b in pairs))
-
-    ordered = sorted(map(scored, made), key=lambda each: (each.score, each.files))
-    return tuple(ordered), None if present is None else scored(present)
+def _scored(one: Candidate, least: Sequence[float]) -> Candidate:
+    """A layout with its score, by the fewest seconds of each access with any layout."""
+    pairs = zip(one.predictions, least, strict=True)
+    return replace(one, score=sum(a.weight * (a.seconds + _CALL) / (b + _CALL) for a, b in pairs))
 
 
 def _judged(
-    name: str, metadata: ArrayMetadata, compression: Compression, wanted: Sequence[Access], time: int | None,
-    target: Target,
-) -> Candidate:  # fmt: skip
+    name: str, metadata: ArrayMetadata, compression: Compression, wanted: Sequence[Access], target: Target
+) -> Candidate:
     """A layout with what each access costs; without a score."""
     array = imagined(metadata, target, compression.ratio)
-    grid, shard = metadata.chunk_grid, metadata.chain.shard
-    files, size = math.prod(grid.counts(metadata.shape)), stored_size(metadata.chain, compression.ratio)
-    chunks, shards = (grid.largest, None) if shard is None else (shard.grid.chunk_shape, grid.largest)
-    predictions = tuple(_predicted(array, each, size, time, target) for each in wanted)
-    return Candidate(name, chunks, shards, compression, files, files * size, predictions)
+    files, size = array.nshards, stored_size(metadata.chain, compression.ratio)
+    predictions = tuple(_predicted(array, each, size, target) for each in wanted)
+    return Candidate(name, array.chunks, array.shards, compression, files, files * size, predictions)
 
 
-def _predicted(array: Array, access: Access, size: int, time: int | None, target: Target) -> Prediction:
+def _predicted(array: Array, access: Access, size: int, target: Target) -> Prediction:
     """What an access costs, where each stored unit has so many bytes."""
-    chain, plan = array.engine.meta.chain, array.plan(access.selection)
+    chain, plan = array.metadata.chain, array.plan(access.selection)
     shard = chain.shard
     each = (chain if shard is None else shard.inner).spec.nbytes
     used = math.prod(plan.shape) * array.dtype.itemsize
     is_whole = (shard is None and not chain.is_plain) or used == array.nbytes
-    if access.appends or is_whole:  # Explained, it would take a while to say the same.
+    if access.grows is not None or is_whole:  # Explained, it would take a while to say the same.
         # An append also reads the units that it goes on with: all, unless its time begins new ones.
-        times = 2 - 1 / array.metadata.chunk_grid.largest[time] if access.appends and time is not None else 1
+        times = 1 if access.grows is None else 2 - 1 / array.metadata.chunk_grid.largest[access.grows]
         requests, moved = round(plan.number * times), round(plan.number * times * size)
         chunks = requests * (1 if shard is None else shard.number)
     else:
@@ -173,5 +166,5 @@ def _predicted(array: Array, access: Access, size: int, time: int | None, target
         requests, moved, chunks, used = found.requests, found.bytes_moved, found.chunks, found.bytes_used
     # Requests wait for answers together, bytes share the bandwidth, and one core works on a chunk.
     seconds = math.ceil(requests / target.at_once) * target.latency + moved / target.bandwidth
-    seconds += math.ceil(chunks / available_threads()) * each / RATE
+    seconds += math.ceil(chunks / available_threads()) * each / _RATE
     return Prediction(access.name, access.weight, requests, moved, used, chunks * each, seconds)

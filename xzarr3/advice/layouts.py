@@ -3,41 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TypeAlias
 
-from xzarr3.advice.patterns import APPEND, Access, Roles
+from xzarr3.advice.patterns import Access, Roles
 
 _CHUNK_BYTES = (2**18, 2**20, 2**22, 2**24)  # Decoded sizes of chunks that are tried.
 _SHARD_BYTES = 2**28
 _MANY = 1000  # Files; for fewer, shards save nothing.
 
-
-class Layout(NamedTuple):
-    """Chunks, and shards around them."""
-
-    name: str
-    chunks: tuple[int, ...]
-    shards: tuple[int, ...] | None
+Lengths: TypeAlias = tuple[int, ...]
 
 
 def layouts(
-    shape: tuple[int, ...], itemsize: int, found: Roles, wanted: Sequence[Access]
-) -> Iterator[Layout]:
-    """The layouts to compare, each once."""
-    seen: set[tuple[object, ...]] = set()
+    shape: Lengths, itemsize: int, found: Roles, wanted: Sequence[Access]
+) -> dict[tuple[Lengths, Lengths | None], str]:
+    """The layouts to compare: chunks, and shards around them or None, with a name of each."""
+    made: dict[tuple[Lengths, Lengths | None], str] = {}
     weights = {each.name: each.weight for each in wanted}
+    appends = any(each.grows is not None for each in wanted)
     for elements in (max(1, nbytes // itemsize) for nbytes in _CHUNK_BYTES):
         for name, times in _times(shape, elements, found, weights).items():
             chunks = _chunks(shape, elements, found, times)
-            shards = _shards(chunks, shape, itemsize, found.time, appends=APPEND in weights)
-            for layout in (Layout(name, chunks, None), Layout(f"{name}, sharded", chunks, shards)):
-                if layout[1:] not in seen:
-                    seen.add(layout[1:])
-                    yield layout
+            shards = _shards(chunks, shape, itemsize, found.time, appends=appends)
+            made.setdefault((chunks, None), name)
+            made.setdefault((chunks, shards), f"{name}, sharded")
+    return made
 
 
-def _times(shape: tuple[int, ...], elements: int, found: Roles, weights: dict[str, float]) -> dict[str, int]:
+def _times(shape: Lengths, elements: int, found: Roles, weights: dict[str, float]) -> dict[str, int]:
     """How many times a chunk may hold."""
     if found.time is None:
         return {"for regions": 1}
@@ -51,16 +45,13 @@ def _times(shape: tuple[int, ...], elements: int, found: Roles, weights: dict[st
     return {name: max(1, min(n_times, elements, number)) for name, number in times.items()}
 
 
-def _chunks(shape: tuple[int, ...], elements: int, found: Roles, times: int) -> tuple[int, ...]:
-    """Chunks of so many times: the other dimensions are divided, the first ones first, until they fit."""
+def _chunks(shape: Lengths, elements: int, found: Roles, times: int) -> Lengths:
+    """Chunks of so many times: the longest of the other dimensions is halved, space last, until they fit."""
     chunks, time = list(shape), () if found.time is None else (found.time,)
     for axis in time:
         chunks[axis] = times
-    for axis, length in enumerate(shape):
-        parts = math.ceil(math.prod(chunks) / elements)
-        if axis not in (*time, *found.space):
-            chunks[axis] = -(-length // min(length, parts))
-    for axes in (found.space, time):
+    others = [axis for axis in range(len(shape)) if axis not in (*time, *found.space)]
+    for axes in (others, found.space, time):
         while math.prod(chunks) > elements and any(chunks[axis] > 1 for axis in axes):
             longest = max(axes, key=chunks.__getitem__)
             chunks[longest] = -(-chunks[longest] // 2)
@@ -68,8 +59,8 @@ def _chunks(shape: tuple[int, ...], elements: int, found: Roles, times: int) -> 
 
 
 def _shards(
-    chunks: tuple[int, ...], shape: tuple[int, ...], itemsize: int, time: int | None, *, appends: bool
-) -> tuple[int, ...] | None:
+    chunks: Lengths, shape: Lengths, itemsize: int, time: int | None, *, appends: bool
+) -> Lengths | None:
     """Shards around chunks; None where they save nothing."""
     counts = [-(-length // chunk) for length, chunk in zip(shape, chunks, strict=True)]
     most = max(1, _SHARD_BYTES // (math.prod(chunks) * itemsize))

@@ -11,19 +11,18 @@ _TIMES = ("date", "step", "t", "year", "month", "day", "hour")  # And what begin
 _HORIZONTAL = ("latitude", "longitude", "lat", "lon", "rlat", "rlon", "nlat", "nlon", "y", "x", "j", "i")
 APPEND = "append"
 NEED_TIME = ("series", APPEND)
-_CROP = 64  # Elements along each horizontal dimension of a training sample.
-_STEPS = 8  # Times of a training sample.
-_MONTH = 30  # Times of a region.
 
 PATTERNS = {
     "map": "one time, everywhere",
     "series": "one point, all times",
     "region": "a quarter along each horizontal dimension, 30 times if there is time",
     "scan": "everything",
-    "sample": f"{_STEPS} times of {_CROP} by {_CROP} points, to train a model",
+    "sample": "8 times of 64 by 64 points, to train a model",
     APPEND: "one more time is written",
 }
 """The patterns that have a name."""
+_TIMES_READ = {"map": 1, APPEND: 1, "region": 30, "sample": 8}
+"""How many times each of them is about, if not about all."""
 
 
 class Access(NamedTuple):
@@ -35,8 +34,8 @@ class Access(NamedTuple):
     selection: tuple[Any, ...]
     """What is read, or written by an append."""
     meaning: str
-    appends: bool = False
-    """Whether the selection is written at the end."""
+    grows: int | None = None
+    """The dimension at whose end the selection is written; None if it is read."""
 
 
 class Roles(NamedTuple):
@@ -118,26 +117,21 @@ def _access(name: str, asked: Any, shape: Sequence[int], found: Roles) -> Access
             f"access[{name!r}]: no dimension is time; give dims=, one of them 'time', or take one of "
             f"{', '.join(each for each in PATTERNS if each not in NEED_TIME)}"
         )
-    return Access(name, float(weight), _selection(name, shape, found), PATTERNS[name], name == APPEND)
+    grows = found.time if name == APPEND else None
+    return Access(name, float(weight), _selection(name, shape, found), PATTERNS[name], grows)
 
 
 def _selection(name: str, shape: Sequence[int], found: Roles) -> tuple[Any, ...]:
     """What a pattern reads; an append writes what a map reads."""
-    chosen: list[Any] = [slice(None)] * len(shape)
-    if name == "series":
-        return tuple(length // 2 if axis != found.time else slice(None) for axis, length in enumerate(shape))
-    if name in ("region", "sample"):
-        for axis in found.space:
-            chosen[axis] = _window(shape[axis], _CROP if name == "sample" else max(1, shape[axis] // 4))
-    if found.time is not None and name != "scan":
-        n_times = shape[found.time]
-        windows = {"region": _window(n_times, _MONTH), "sample": _window(n_times, _STEPS)}
-        chosen[found.time] = windows.get(name, n_times // 2)
-    return tuple(chosen)
+    lengths = [1] * len(shape) if name == "series" else [*shape]
+    for axis in found.space if name in ("region", "sample") else ():
+        lengths[axis] = max(1, shape[axis] // 4) if name == "region" else 64
+    if found.time is not None:
+        lengths[found.time] = _TIMES_READ.get(name, shape[found.time])
+    return tuple(map(_window, shape, lengths))
 
 
 def _window(length: int, wanted: int) -> slice:
     """A window that begins at a third of the length, as those of users rarely begin where a chunk does."""
-    wanted = min(wanted, length)
-    start = min(length // 3, length - wanted)
-    return slice(start, start + wanted)
+    start = max(0, min(length // 3, length - wanted))
+    return slice(start, min(start + wanted, length))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from xzarr3.display.units import ratio
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -48,13 +50,9 @@ def _draw(panel: Any, rows: Sequence[Sequence[float]]) -> None:
     for at, lengths in enumerate(zip(*rows, strict=True)):
         places = [row + (at + 0.5) * thick - 0.4 for row in range(len(rows))]
         bars = panel.barh(places, lengths, height=thick * 0.92)
-        panel.bar_label(bars, [*map(_number, lengths)], padding=2, fontsize=6)
+        panel.bar_label(bars, [ratio(each, 1) for each in lengths], padding=2, fontsize=6)
     panel.set(xmargin=0.12, axisbelow=True, xscale="log" if any(map(any, rows)) else "linear")
     panel.grid(axis="x", alpha=0.3)
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _plain(text: str) -> str:

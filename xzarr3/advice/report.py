@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xzarr3.advice.compression import Compression
 from xzarr3.advice.imagined import Target
+from xzarr3.advice.subject import Compression
 from xzarr3.display.report import Page, Report, Table
 from xzarr3.display.units import counted, ratio
 from xzarr3.grid import ChunkLengths
@@ -162,11 +162,7 @@ class Advice(Report):
         the best, each variable keeps its own. :func:`xzarr3.copy` takes it, too.
         """
         chosen = {} if self.best is self.present else self.options()
-        merged = {name: {**own, **chosen} for name, own in self.encodings.items()}
-        return {
-            name: {key: value for key, value in own.items() if key != "shards" or value}
-            for name, own in merged.items()
-        }
+        return {name: {**own, **chosen} for name, own in self.encodings.items()}
 
     def plot(self) -> Figure:
         """Draw requests, bytes moved for each byte used and times of the present and the best layouts.
@@ -194,14 +190,17 @@ class Advice(Report):
         return drawn(self, self.shown)
 
     def _page(self) -> Page:
-        codecs = ", ".join(f"{each.name} {_ratio(each)}" for each in self.compressions)
+        codecs = (
+            f"{each.name} {ratio(each.ratio, 1)}{'' if each.is_measured else ' (assumed)'}"
+            for each in self.compressions
+        )
         where = f" of {', '.join(self.variables)}" if any(self.variables) else ""
         rows = [*self._rows()]
         return Page(
             "xzarr3.advise",
             f"layouts{where} for {_lengths(self.shape)} {self.dtype} on {self.target.name}; a score of 2 "
             "takes twice as long as the layouts that suit each access best",
-            [*self.reads.items(), ("compression", codecs)],
+            [*self.reads.items(), ("compression", ", ".join(codecs))],
             [Table(rows, len(rows[0]))],
             ["the present layout is as good as the best one"] if self.best is self.present else [],
         )
@@ -219,10 +218,6 @@ class Advice(Report):
             yield *layout, f"{one.files:,}", ratio(one.score, 1), *costs
 
 
-def _ratio(one: Compression) -> str:
-    return ratio(one.ratio, 1) + ("" if one.is_measured else " (assumed)")
-
-
 def duration(seconds: float) -> str:
     """A time for people to read.
 
@@ -236,4 +231,4 @@ def duration(seconds: float) -> str:
 
 
 def _lengths(lengths: Sequence[Any]) -> str:
-    return " x ".join(map(str, lengths)) or "scalar"
+    return " x ".join(map(str, lengths))

@@ -1,40 +1,59 @@
-"""What an advice is about: the array that is or would be stored, and a sample of it."""
+"""What an advice is about: the array that is or would be stored, and how small a sample of it gets."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from xzarr3._types import AnyArray
-from xzarr3.advice.compression import SAMPLE_BYTES
 from xzarr3.advice.patterns import Roles, roles
 from xzarr3.api import create_array
 from xzarr3.api import open as open_node
 from xzarr3.arrays import Array
+from xzarr3.codecs.base import Codec
+from xzarr3.codecs.blosc import BloscCodec
+from xzarr3.codecs.zstd import ZstdCodec
 from xzarr3.conventions.fill_value_attribute import follows_version_2
+from xzarr3.copying.settings import PACKING, Settings
 from xzarr3.errors import ArgumentTypeError
-from xzarr3.formats import V3
 from xzarr3.groups import Group
-from xzarr3.nodes.array_settings import array_metadata, chosen_serializer
+from xzarr3.nodes.array_settings import chosen_serializer
+from xzarr3.nodes.auto_chunks import auto_chunks
 from xzarr3.stores import MemoryStore, Store
 
 if TYPE_CHECKING:
     from xarray import Variable
 
-_PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
 _NAMING = (
     *("coordinates", "bounds", "climatology", "grid_mapping", "ancillary_variables", "cell_measures"),
     *("formula_terms", "geometry", "nodes", "node_coordinates"),
 )
 """CF attributes that name variables, which describe the one that has the attribute."""
-_FEW = 2**12  # Bytes of a sample that only tells how values are encoded.
+_SAMPLE, _FEW = 2**23, 2**12  # Bytes of a sample, and of one that only tells how values are encoded.
+_DEFAULT_RATIO = 2.0
+
+CODECS: dict[str, Sequence[Codec]] = {
+    "none": (),
+    "zstd": (ZstdCodec(level=3),),
+    "blosc-lz4": (BloscCodec(cname="lz4", clevel=5, shuffle="shuffle"),),
+    "blosc-zstd": (BloscCodec(cname="zstd", clevel=5, shuffle="bitshuffle"),),
+}
+"""The compressors that are compared; all of them are fast to decode."""
+
+
+class Compression(NamedTuple):
+    """A compressor and what it does to a sample."""
+
+    name: str
+    compressors: list[Any] | None
+    ratio: float
+    """Bytes of the elements for each stored byte."""
+    is_measured: bool = True
 
 
 @dataclass(frozen=True)
@@ -42,7 +61,8 @@ class Subject:
     """What the advice is about: an array as it is stored, or as :func:`xzarr3.to_zarr` would store it."""
 
     array: Array
-    names: tuple[str | None, ...]
+    roles: Roles
+    """The roles of its dimensions."""
     sample: AnyArray | None = None
     """Stored values."""
     is_present: bool = False
@@ -52,10 +72,14 @@ class Subject:
     place: Store | str = "s3"
     """Where the data are, if something tells."""
 
-    @property
-    def roles(self) -> Roles:
-        """The roles of the dimensions."""
-        return roles(self.array.shape, self.names)
+    def compressed(self, name: str, codecs: Sequence[Codec]) -> Compression:
+        """Encode the sample as one chunk, with the filters of the array; without one, what is assumed."""
+        compressors, array, sample = [codec.to_json() for codec in codecs] or None, self.array, self.sample
+        if sample is None:
+            return Compression(name, compressors, _DEFAULT_RATIO, is_measured=False)
+        settings = Settings(chunks=sample.shape, shards=None, compressors=compressors)
+        encoded = bytes(settings.metadata(array, array.format).chain.encode(sample, keep_empty=True))
+        return Compression(name, compressors, sample.nbytes / max(len(encoded), 1))
 
 
 def subject_of(
@@ -71,29 +95,35 @@ def subject_of(
     if data is None:
         if shape is None or dtype is None:
             raise ArgumentTypeError("nothing to advise on; give an array or a dataset, or shape= and dtype=")
-        return Subject(create_array(MemoryStore(), shape=tuple(shape), dtype=dtype), tuple(dims or ()))
+        return Subject(create_array(MemoryStore(), shape=tuple(shape), dtype=dtype), roles(shape, dims))
     whole = open_node(data) if isinstance(data, (str, os.PathLike, Store)) else data
     found = _variables(whole)
     if found is None:
         return replace(subject_of(None, whole.shape, whole.dtype, dims), sample=_sample(whole))
-    name, lead = _largest(found)
+    if not found:
+        raise ArgumentTypeError(
+            "no array to advise on: none has elements and a dimension, without describing another one; give "
+            "an array, or shape= and dtype="
+        )
+    name, lead = max(found.items(), key=lambda item: item[1].nbytes)
     beside = {path: each for path, each in found.items() if _kind(path, each) == _kind(name, lead)}
-    names = tuple(dims or _dims(lead))
+    known = roles(lead.shape, dims or _dims(lead))
     if isinstance(lead, Array):
-        encodings = {each.basename: _own(each) for each in beside.values()}
-        return Subject(lead, names, _sample(lead), True, encodings, lead.store)
-    encodings = {each: _encoded(beside[each], each, _FEW)[2] for each in beside}
-    array, sample, _ = _encoded(lead, name, SAMPLE_BYTES)
+        encodings = {each.basename: _encoding(each) for each in beside.values()}
+        return Subject(lead, known, _sample(lead), True, encodings, lead.store)
+    stored = {each: _stored(beside[each], each, _SAMPLE if each == name else _FEW) for each in beside}
+    array = Array(MemoryStore(), "", replace(stored[name].metadata, shape=lead.shape))
+    is_present = lead.encoding.get("chunks") == array.chunks
+    encodings = {each: _encoding(part) for each, part in stored.items()}
     source = str(lead.encoding.get("source") or whole.encoding.get("source") or "s3://")
     place = "s3" if "://" in source and not source.startswith("file:") else "disk"
-    return Subject(array, names, _sample(sample), "chunks" in lead.encoding, encodings, place)
+    return Subject(array, known, _sample(stored[name]), is_present, encodings, place)
 
 
 def _variables(data: Any) -> dict[str, Any] | None:
     """The arrays or variables that the advice may be for, by path or name; None for data without names."""
     if isinstance(data, Group):
-        arrays = {path: each for path, each in data.members(max_depth=None) if isinstance(each, Array)}
-        return of_data(arrays)
+        return of_data(dict(data.members(max_depth=None)))
     if isinstance(data, Array):
         return {data.path: data}
     if hasattr(data, "data_vars"):
@@ -118,39 +148,24 @@ def _kind(path: str, each: Any) -> tuple[object, ...]:
     return str(path).rpartition("/")[0], each.shape, _dims(each)
 
 
-def _encoded(variable: Variable, name: str, nbytes: int) -> tuple[Array, AnyArray, dict[str, Any]]:
-    """The array that :func:`xzarr3.to_zarr` makes of a variable, stored values of it, and its encoding."""
-    from xarray import Variable
+def _stored(variable: Variable, name: str, nbytes: int) -> Array:
+    """The middle of a variable, as :func:`xzarr3.to_zarr` stores it, with chunks that suit the whole one."""
+    from xarray import Dataset
 
-    from xzarr3.xarray.encode import VALUE_KEYS, array_settings, made_with_settings, stored_dtype
-    from xzarr3.xarray.exact import encode_values
+    from xzarr3.xarray.variables import UNNAMED
+    from xzarr3.xarray.write import to_zarr
 
-    sample = variable[_middle(variable.shape, variable.dtype.itemsize, nbytes)].load()
-    encoded = encode_values(sample, name, explicit=False)
-    unread = np.broadcast_to(np.zeros((), encoded.dtype), variable.shape)
-    whole = Variable(variable.dims, unread, encoded.attrs, encoded.encoding)
-    settings = array_settings(whole, name, V3, explicit=False)
-    settings.pop("write_empty_chunks", None)
-    make = partial(array_metadata, shape=whole.shape, dtype=stored_dtype(encoded.dtype), format=V3)
-    array = Array(MemoryStore(), "", made_with_settings(make, settings, whole, V3, explicit=False))
-    given, left = variable.encoding, encoded.encoding
-    own = {key: given[key] for key in VALUE_KEYS if key in given and (key not in left or given[key] is None)}
-    return array, np.asarray(encoded.data), {**_layout(array), **own}
+    name, part = name or UNNAMED, variable[_middle(variable, nbytes)].load()
+    part.encoding = {"chunks": auto_chunks(variable.shape, variable.dtype.itemsize), **variable.encoding}
+    array: Any = to_zarr(Dataset({name: part}))[name]
+    return array  # type: ignore[no-any-return]
 
 
-def _own(array: Array) -> dict[str, Any]:
-    """The layout of an array, and how its attributes say that its values are packed."""
-    from xzarr3.xarray.variables import MissingDimensionNamesError, as_variable
+def _encoding(array: Array) -> dict[str, Any]:
+    """What :func:`xzarr3.to_zarr` takes to store an array as it is: its layout, and how values are packed."""
+    from xzarr3.xarray.variables import seen_attributes
 
-    own, attributes = _layout(array), array.attrs
-    with suppress(MissingDimensionNamesError):
-        attributes = as_variable(array, follows_version_2(array.format)).attrs
-    own |= {key: attributes[key] for key in _PACKING if key in attributes}
-    return {**own, "dtype": array.dtype} if array.dtype.kind in "iuf" else own
-
-
-def _layout(array: Array) -> dict[str, Any]:
-    """Chunks, shards and codecs of an array, and its fill value where it is no usual one."""
+    attributes, fill_value = seen_attributes(array), array.fill_value
     own: dict[str, Any] = {"chunks": array.chunks, "shards": array.shards}
     own["compressors"] = [codec.to_json() for codec in array.compressors] or None
     if array.filters:
@@ -158,10 +173,11 @@ def _layout(array: Array) -> dict[str, Any]:
     usual = chosen_serializer("auto", array.zdtype, array.format)
     if array.serializer.name != usual.name or array.serializer.configuration().get("endian") == "big":
         own["serializer"] = array.serializer.to_json()
-    fill_value = array.fill_value
-    if array.dtype.kind in "iuf" and not follows_version_2(array.format) and fill_value not in (None, 0):
-        own |= {} if np.isnan(fill_value) else {"fill_value": fill_value}
-    return own
+    if array.dtype.kind in "iuf":
+        own["dtype"] = array.dtype
+        if not follows_version_2(array.format) and fill_value and fill_value == fill_value:
+            own["fill_value"] = fill_value
+    return own | {key: attributes[key] for key in PACKING if key in attributes}
 
 
 def of_data(variables: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,18 +192,10 @@ def of_data(variables: Mapping[str, Any]) -> dict[str, Any]:
     return {
         path: each
         for path, each in variables.items()
-        if each.size and each.ndim and (name := str(path).rpartition("/")[2]) not in described
+        if not isinstance(each, Group) and each.size and each.ndim
+        if (name := str(path).rpartition("/")[2]) not in described
         if _dims(each) != (name,)
     }
-
-
-def _largest(found: Mapping[str, Any]) -> tuple[str, Any]:
-    if not found:
-        raise ArgumentTypeError(
-            "no array to advise on: none has elements and a dimension, without describing another one; give "
-            "an array, or shape= and dtype="
-        )
-    return max(found.items(), key=lambda item: item[1].nbytes)
 
 
 def _sample(data: Any) -> AnyArray | None:
@@ -195,14 +203,13 @@ def _sample(data: Any) -> AnyArray | None:
     dtype = np.dtype(data.dtype)
     if not math.prod(data.shape) or dtype.hasobject or dtype.kind == "T":
         return None
-    return np.ascontiguousarray(data[_middle(data.shape, dtype.itemsize, SAMPLE_BYTES)])
+    return np.ascontiguousarray(data[_middle(data, _SAMPLE)])
 
 
-def _middle(shape: Sequence[int], itemsize: int, nbytes: int) -> tuple[slice, ...]:
+def _middle(data: Any, nbytes: int) -> tuple[slice, ...]:
     """The middle of the data, as whole as so many bytes allow."""
-    lengths = list(shape)
-    for axis in range(len(lengths)):
-        over = max(1, math.prod(lengths) * itemsize / nbytes)
-        lengths[axis] = max(1, int(lengths[axis] / over))
-    pairs = zip(shape, lengths, strict=True)
+    lengths, itemsize = list(data.shape), np.dtype(data.dtype).itemsize
+    for axis, length in enumerate(lengths):
+        lengths[axis] = max(1, int(length / max(1, math.prod(lengths) * itemsize / nbytes)))
+    pairs = zip(data.shape, lengths, strict=True)
     return tuple(slice((size - length) // 2, (size + length) // 2) for size, length in pairs)

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 from xzarr3.arrays import Array
 from xzarr3.checks.keys import Listing, Units, chosen, size_problem
 from xzarr3.checks.report import Findings
-from xzarr3.checks.shard_indexes import Problem, check_shard, not_decoded
+from xzarr3.checks.shard_indexes import Problem, check_shard, not_decoded, spread
 from xzarr3.errors import ChunkError, StoreError
 from xzarr3.options import memory_for_values
 from xzarr3.parallel import asked_threads, available_threads, parallel_map
@@ -98,16 +98,9 @@ def _chosen(listing: Listing, units: Units, number: int | None, findings: Findin
     if number != 0 and is_too_large(units.handle):
         findings.add("chunks-large", units.handle.path, "", f"chunks of more than {_LARGEST // 2**30} GiB")
         number = 0
-    found: Any = chosen(units, number) if _is_listed(listing, units) else _spread(units.total, number)
+    most = _MOST_ASKED if number is None else number
+    found: Any = chosen(units, number) if _is_listed(listing, units) else spread(units.total, most)
     return found  # type: ignore[no-any-return]
-
-
-def _spread(total: int, number: int | None) -> range | list[int]:
-    """Positions in the grid of an array whose keys cannot be listed."""
-    number = _MOST_ASKED if number is None else number
-    if total <= number:
-        return range(total)
-    return sorted({at * (total - 1) // max(number - 1, 1) for at in range(number)})
 
 
 def _threads(handle: Array, threads: int | None, memory: int) -> int:

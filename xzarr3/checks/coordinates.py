@@ -37,19 +37,10 @@ def check_coordinates(listing: Listing, findings: Findings) -> None:
         try:
             _check_values(path, handle, findings)
         except ChunkError as error:
-            if error.key is None or not _is_known(findings, path, error.key):
+            if error.key is None or not findings.has(path, error.key):
                 findings.add(not_decoded(error, "").code, path, error.key or "", str(error))
         except StoreError as error:
             findings.add("chunk-unreadable", path, "", str(error))
-
-
-def _is_known(findings: Findings, path: str, key: str) -> bool:
-    """Whether another check has noted what is wrong with a unit."""
-    codes = (
-        "chunk-damaged", "chunk-empty", "chunk-size", "extension-unknown", "shard-small", "shard-index",
-        "shard-bounds",
-    )  # fmt: skip
-    return any(findings.has(code, path, key) for code in codes)
 
 
 def _check_values(path: str, handle: Array, findings: Findings) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from xzarr3.checks.report import Findings
 from xzarr3.conventions.fill_value_attribute import follows_version_2
 from xzarr3.differences.documents import compare_documents
-from xzarr3.display.report import brief
+from xzarr3.display.text import brief
 from xzarr3.errors import MetadataError, UnknownExtensionError, shorten
 from xzarr3.formats import Format
 from xzarr3.formats.base import Held, is_array, node_prefix, without_consolidated
@@ -225,18 +226,9 @@ def _difference(scope: Scope, path: str, copy: Held, own: Held) -> str | None:
     """What a copy of a document says otherwise; None if both mean the same."""
     if _text(copy) == _text(own):
         return None
+    made = partial(bind, scope.store, scope.format, path, read_only=True, consolidated=False)
     try:
-        nodes = [
-            bind(
-                scope.store,
-                scope.format,
-                path,
-                scope.format.parse(held, path),
-                read_only=True,
-                consolidated=False,
-            )
-            for held in (copy, own)
-        ]
+        nodes = [made(scope.format.parse(held, path)) for held in (copy, own)]
     except MetadataError as error:
         return f", and cannot be read: {error}"
     first = next(compare_documents("", *nodes), None)

@@ -339,4 +339,4 @@ def chosen(units: Units, number: int | None) -> npt.NDArray[np.intp]:
         return np.zeros(0, np.intp)
     places = np.frombuffer(units.places, np.int64)
     found = np.flatnonzero(~np.isin(places, np.fromiter(units.bad, np.int64)))
-    return spread(found, number)
+    return found.take(spread(len(found), number))

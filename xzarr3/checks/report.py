@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from xzarr3.checks.readers import DOCUMENTED, newest
-from xzarr3.display.report import Page, Report, Table, brief
+from xzarr3.display.report import Page, Report, Table
+from xzarr3.display.text import brief
 from xzarr3.display.units import counted
 from xzarr3.errors import printable
 
@@ -217,9 +218,10 @@ class Findings:
         """Whether there is a finding of this code at a node."""
         return (path, code) in self._kept
 
-    def has(self, code: str, path: str, key: str) -> bool:
-        """Whether there is such a finding among those that are kept."""
-        return key in (each.key for each in self._kept.get((path, code), ()))
+    def has(self, path: str, key: str) -> bool:
+        """Whether an error or a warning about a key of a node is among the findings that are kept."""
+        found = (each for (at, _), kept in self._kept.items() if at == path for each in kept)
+        return any(each.key == key and each.severity != "note" for each in found)
 
     def all(self) -> tuple[Finding, ...]:
         """All findings, the worst first, then by path."""

@@ -5,7 +5,7 @@ Works on one open value and knows no stores.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -31,17 +31,17 @@ def not_decoded(error: ChunkError, meaning: str) -> Problem:
     return Problem("chunk-damaged" if known else "extension-unknown", meaning)
 
 
-def spread(items: npt.NDArray[np.intp], most: int | None) -> npt.NDArray[np.intp]:
-    """All items, or so many of them, spread evenly from the first to the last.
+def spread(total: int, most: int | None) -> Sequence[int]:
+    """The places of so many things, or of at most ``most``, spread evenly from the first to the last.
 
     Examples
     --------
-    >>> spread(np.arange(9), 3)
-    array([0, 4, 8])
+    >>> spread(3, None), spread(9, 3)
+    (range(0, 3), [0, 4, 8])
     """
-    if most is None or len(items) <= most:
-        return items
-    return items.take(np.linspace(0, len(items) - 1, most).astype(int))
+    if most is None or total <= most:
+        return range(total)
+    return [at * (total - 1) // max(most - 1, 1) for at in range(most)]
 
 
 def check_shard(
@@ -78,7 +78,7 @@ def check_shard(
     yield from problems
     if not problems:
         yield from _apart(shard, entries, good, size - shard.index_size, above)
-    yield from _decoded(shard, reader, entries, spread(good, most), most, min(at_once, _MOST_READ), above)
+    yield from _decoded(shard, reader, entries, good, most, min(at_once, _MOST_READ), above)
 
 
 def _within(
@@ -151,13 +151,13 @@ def _decoded(
     shard: Shard,
     reader: Value,
     entries: npt.NDArray[np.uint64],
-    chosen: npt.NDArray[np.intp],
+    good: npt.NDArray[np.intp],
     most: int | None,
     at_once: int,
     above: tuple[int, ...],
 ) -> Iterator[Problem]:
     """Decode inner chunks; those that are close are read together."""
-    inner = shard.inner
+    inner, chosen = shard.inner, good.take(spread(len(good), most))
     order = chosen[np.argsort(entries[chosen, 0], kind="stable")]
     for span in _spans(entries, order.tolist(), at_once):
         first, last = int(entries[span[0], 0]), int(entries[span[-1]].sum())

@@ -16,9 +16,9 @@ from xzarr3.cli.arguments import NODE
 from xzarr3.cli.output import Output
 from xzarr3.cli.running import command
 from xzarr3.describe import describe_tree, node_detail
-from xzarr3.display.text import cut, rows
+from xzarr3.display.text import brief, rows
 from xzarr3.display.units import size
-from xzarr3.errors import MetadataError, SelectionError, printable, shorten
+from xzarr3.errors import MetadataError, SelectionError, printable
 
 _MOST_PRINTED = 2**20
 """Elements of a selection that are read to be printed."""
@@ -76,10 +76,7 @@ def info(store: str, path: str, option: dict[str, Any]) -> Output:
 def _info(node: Node) -> Iterator[str]:
     yield str(node.info)
     if node.attrs:
-        told = [
-            (printable(f"  {name} "), cut(each if isinstance(each, str) else shorten(each), _LONGEST))
-            for name, each in node.attrs.items()
-        ]
+        told = [(printable(f"  {name} "), brief(each, _LONGEST)) for name, each in node.attrs.items()]
         width = min(max(len(name) for name, _ in told), 32) + 1
         yield f"attributes\n{rows(told, width)}"
     if isinstance(node, xzarr3.Group):

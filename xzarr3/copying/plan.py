@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from xzarr3.arrays import Array
 from xzarr3.commit.lease import Lease
@@ -159,15 +159,10 @@ def nodes_below(node: Source) -> dict[str, Source]:
         nodes.update(node.members(max_depth=None))
         return nodes
     # Consolidated metadata may be out of date, so the store is read.
-    plain = Group(
-        node.store,
-        node.path,
-        node.metadata,
-        format=node.format,
-        read_only=node.read_only,
-        use_consolidated=False,
+    plain = bind(
+        node.store, node.format, node.path, node.metadata, read_only=node.read_only, consolidated=False
     )
-    below = dict(plain.members(max_depth=None))
+    below = dict(cast("Group", plain).members(max_depth=None))
     held = [name for name in node.copies or () if name in below]  # The order of the variables in xarray.
     nodes.update((name, below[name]) for name in depth_first(dict.fromkeys([*held, *below])))
     known = {node.path, *(node_prefix(node.path) + below for below in nodes)}

@@ -114,9 +114,9 @@ class Settings:
             shards = array.shards
         itemsize = array.metadata.data_type.item_size
         given = _at_least_one(array.chunks) if is_keep(chunks) else chunks
-        if isinstance(shards, _Named):
+        if isinstance(shards, Mapping):  # Along the other dimensions a shard is one chunk.
             grid, _ = chosen_grids(given, None, array.shape, itemsize)
-            shards = shards.lengths(grid.chunk_lengths(array.shape))
+            shards = _along(shards, array, grid.chunk_lengths(array.shape))
         return chosen_grids(given, shards, array.shape, itemsize)
 
     def _codecs(self, array: ReadableArray, format: Format) -> tuple[Codec, ...]:
@@ -143,18 +143,6 @@ class Settings:
         # of text.
         usual = chosen_serializer("auto", data_type, array.format)
         return kept if kept.endian is not None and isinstance(usual, BytesCodec) else usual
-
-
-class _Named:
-    """Shards by names of dimensions, of an array that has none: along the other dimensions one chunk."""
-
-    def __init__(self, setting: Mapping[str, Any], names: Sequence[str | None]) -> None:
-        self._setting, self._names = setting, names
-
-    def lengths(self, chunks: Sequence[Any]) -> list[Any]:
-        """The lengths along all dimensions."""
-        pairs = zip(self._names, chunks, strict=True)
-        return [length if name is None else self._setting.get(name, length) for name, length in pairs]
 
 
 def _is_no_cut(length: Any, present: Any) -> bool:
@@ -184,18 +172,24 @@ def _at_least_one(lengths: Sequence[Any]) -> list[Any]:
 
 
 def _along(setting: Any, array: ReadableArray, lengths: Sequence[Any] | None) -> Any:
-    """A setting for one array: of lengths by dimension name, those of its own dimensions."""
+    """A setting for one array: of lengths by dimension name, those of its own dimensions.
+
+    Without the present lengths, which the other dimensions have, the setting stays as it is.
+    """
     if not isinstance(setting, Mapping):
         return setting
     names = array.dimension_names or (None,) * array.ndim
     if not any(name in setting for name in names if name is not None):
         return KEEP
-    named = _Named(setting, names)
-    return named if lengths is None else named.lengths(_at_least_one(lengths))
+    if lengths is None:
+        return setting
+    pairs = zip(names, _at_least_one(lengths), strict=True)
+    return [length if name is None else setting.get(name, length) for name, length in pairs]
 
 
 _NAMES = tuple(field.name for field in fields(Settings))
-_PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+"""Attributes by which values are packed, which are keys of an encoding for :func:`xzarr3.to_zarr`."""
 
 
 def settings_of(
@@ -274,7 +268,7 @@ def _is_kept(array: ReadableArray, key: str, value: Any) -> bool:
     found = array.metadata.attributes.get(key, mark)
     if isinstance(found, str) and array.dtype.kind == "f":
         found = decode_fill_value(found, array.dtype)
-    return key in _PACKING and bool(found == value or (found != found and value != value))
+    return key in PACKING and bool(found == value or (found != found and value != value))
 
 
 def _path_of(

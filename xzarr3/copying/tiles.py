@@ -7,7 +7,6 @@ dimensions where that saves most.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -50,13 +49,8 @@ class Tiles:
 
     def units(self, coords: Coords) -> Iterator[Coords]:
         """Coordinates of the units of a tile."""
-        counts = self.grid.counts(self.shape)
-        return itertools.product(
-            *(
-                range(at * per, min((at + 1) * per, count))
-                for at, per, count in zip(coords, self.per_tile, counts, strict=True)
-            )
-        )
+        axes = zip(coords, self.per_tile, self.grid.counts(self.shape), strict=True)
+        return product([range(at * per, min((at + 1) * per, count)) for at, per, count in axes])
 
     def region(self, coords: Coords) -> tuple[slice, ...]:
         """The region of the array that a tile covers."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from xzarr3.display.report import Page, Report, Table, brief
+from xzarr3.display.report import Page, Report, Table
+from xzarr3.display.text import brief
 from xzarr3.display.units import counted
 
 _SHOWN = 200  # Lines of a printed comparison.

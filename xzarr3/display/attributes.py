@@ -8,8 +8,8 @@ from typing import Any
 
 from xzarr3.display import html
 from xzarr3.display.shown import Description
-from xzarr3.display.text import cut
-from xzarr3.errors import printable, shorten
+from xzarr3.display.text import brief
+from xzarr3.errors import printable
 
 _MOST = 100  # Attributes that are shown.
 _LONGEST = 300  # Characters of a value.
@@ -36,9 +36,5 @@ def folded_attributes(attributes: Mapping[str, Any]) -> str:
 
 def _table(attributes: Mapping[str, Any]) -> str:
     left = len(attributes) - _MOST
-    rows = [(name, _value(value)) for name, value in islice(attributes.items(), _MOST)]
+    rows = [(name, brief(value, _LONGEST)) for name, value in islice(attributes.items(), _MOST)]
     return html.tall(html.facts(rows)) + (html.note(f"and {left:,} more, not shown") if left > 0 else "")
-
-
-def _value(value: object) -> str:
-    return cut(value, _LONGEST) if isinstance(value, str) else shorten(value, _LONGEST)

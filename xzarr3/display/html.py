@@ -105,11 +105,6 @@ def folded(summary: str, *parts: str, is_open: bool = False) -> str:
     return f'<details{shown}><summary>{summary}</summary><div class="xz-in">{"".join(parts)}</div></details>'
 
 
-def lines(*parts: str) -> str:
-    """Pieces of HTML, one below the other."""
-    return "".join(f"<div>{part}</div>" for part in parts)
-
-
 @dataclass(frozen=True)
 class Branch:
     """A group with what is below it, or an array."""

@@ -11,11 +11,10 @@ import numpy as np
 from xzarr3.display import html, text
 from xzarr3.display.attributes import folded_attributes
 from xzarr3.display.shown import Description, Shown
-from xzarr3.errors import printable, shorten
+from xzarr3.errors import printable
 
 _MOST_ROWS = 300  # Rows of a table in HTML.
 _OF_NODE = 8  # Lines of one node in text, as long as others have rows, too.
-_LONGEST = 60  # Characters of a value that :func:`brief` shows.
 
 
 class Absent:
@@ -149,11 +148,6 @@ def plain(value: Any) -> Any:
         return [*map(plain, value)]
     value = value.item() if isinstance(value, np.generic) else value
     return value if isinstance(value, (str, int, float, type(None))) else str(value)
-
-
-def brief(value: Any) -> str:
-    """A value in a few characters."""
-    return text.cut(value, _LONGEST) if isinstance(value, str) else shorten(value, _LONGEST)
 
 
 def _html(table: Table) -> Iterable[str]:

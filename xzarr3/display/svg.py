@@ -19,7 +19,6 @@ _Point: TypeAlias = "tuple[float, float]"
 _LONGEST, _SHORTEST = 150.0, 26.0  # Pixels
 _DEPTH = 0.55  # Shown length of the side that goes to the back, as a share of its length from the front.
 _SLANT = math.radians(38)
-_MOST_BOXES = 600  # On one face.
 _CHARACTER = 6.4  # Pixels, about.
 
 
@@ -152,9 +151,7 @@ class _Face:
         whole = self._area((0, 1), (0, 1))
         seen = {(box[self._which[0]], box[self._which[1]]): None for box in touched}
         one, other = (axis.size for axis in self._axes)
-        areas = "".join(
-            self._area((a / one, b / one), (c / other, d / other)) for (a, b), (c, d) in [*seen][:_MOST_BOXES]
-        )
+        areas = "".join(self._area((a / one, b / one), (c / other, d / other)) for (a, b), (c, d) in seen)
         fine = self._lines(axis.fine for axis in self._axes)
         edges = self._lines(axis.edges for axis in self._axes)
         thin = 'fill="none" stroke="#a9cbe8" stroke-width=".7"'

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from xzarr3.display.units import size
-from xzarr3.errors import printable
+from xzarr3.errors import printable, shorten
 
 
 def cut(text: str, most: int) -> str:
@@ -17,6 +17,17 @@ def cut(text: str, most: int) -> str:
     'temp…'
     """
     return text if len(text) <= most else f"{text[:most]}…"
+
+
+def brief(value: object, most: int = 60) -> str:
+    """A value in a few characters.
+
+    Examples
+    --------
+    >>> brief([1, "a"]), brief("temperature", 4)
+    ("[1, 'a']", 'temp…')
+    """
+    return cut(value, most) if isinstance(value, str) else shorten(value, most)
 
 
 def rows(facts: Iterable[tuple[str, str]], width: int = 12) -> str:
