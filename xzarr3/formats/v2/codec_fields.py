@@ -202,11 +202,7 @@ def _fields_of_codecs(
                 if any(other.name == "numcodecs.json2" for other in codecs):
                     raise cannot_say(field, codec.to_json(), "order 'C' with the codec 'json2'")
                 order = "F"
-        elif isinstance(codec, BytesCodec):
-            if codec.endian not in (None, endian) and spec.data_type.has_byte_order:
-                accepted = f"'{endian}', as its filters"
-                raise cannot_say(f"{field}.configuration.endian", codec.endian, accepted)
-        else:
+        elif not isinstance(codec, BytesCodec):  # whose byte order is that of the elements
             try:
                 config = to_numcodecs(codec, spec, endian)
             except MetadataError as error:
