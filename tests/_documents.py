@@ -9,7 +9,7 @@ from typing import Any
 
 from _strategies import attempt
 
-from xzarr3 import MetadataError
+from xzarr3 import MetadataError, Store
 
 
 def changed(document: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
@@ -20,6 +20,13 @@ def changed(document: Mapping[str, Any], **changes: Any) -> dict[str, Any]:
 def text(document: Any) -> str:
     """A document as text that compares equal where the document does, NaN and all."""
     return json.dumps(document, sort_keys=True)
+
+
+def document(store: Store, key: str = "zarr.json") -> Any:
+    """The document under a key."""
+    value = store.get(key)
+    assert value is not None, key
+    return json.loads(bytes(value))
 
 
 def refused(

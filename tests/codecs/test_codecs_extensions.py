@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import ml_dtypes
-import numcodecs
 import numpy as np
 import pytest
 from _chains import MIB, check_array, refused_within, spec_of
@@ -36,7 +35,6 @@ from xzarr3.codecs import (
     ScaleOffsetCodec,
     ShardingCodec,
     codec_from_json,
-    parse_codec,
 )
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.numcodecs import numcodecs_ids
@@ -190,16 +188,6 @@ def test_bitround_of_floats(name: str, mantissa: int, data: st.DataObject) -> No
         wanted = math.trunc(Fraction(wide) / step) * step
     assert Fraction(made) == wanted
     assert math.copysign(1, made) == math.copysign(1, wide)
-
-
-def test_bitround_once_for_both() -> None:
-    """The filter of numcodecs rounds the same way, where both round."""
-    values = np.random.default_rng(1).standard_normal(1000).astype("f4")
-    for keepbits in (1, 3, 23):
-        one = encoded(codec_of("bitround", keepbits=keepbits), values, "float32")
-        other = encoded(codec_of("numcodecs.bitround", keepbits=keepbits), values, "float32")
-        theirs = numcodecs.BitRound(keepbits).encode(values).view("f4")
-        assert one.tobytes() == other.tobytes() == theirs.tobytes()
 
 
 # scale_offset
@@ -790,22 +778,6 @@ def test_no_configuration_breaks_anything(name: str, data: st.DataObject) -> Non
 
 
 # Other libraries
-
-
-def test_codecs_of_zarr_python() -> None:
-    """They are taken for what they say."""
-    zarr_python()
-    from zarr.codecs.cast_value import CastValue
-    from zarr.codecs.scale_offset import ScaleOffset
-
-    assert parse_codec(ScaleOffset()) == ScaleOffsetCodec()
-    assert parse_codec(ScaleOffset(offset=5, scale="0x3f000000")) == ScaleOffsetCodec(5, "0x3f000000")
-    theirs: Any = {"encode": {np.nan: 0}, "decode": {0: np.nan}}
-    for name in ("uint8", "float16"):
-        made = CastValue(data_type=name, rounding="towards-zero", out_of_range="clamp", scalar_map=theirs)
-        found = parse_codec(made)
-        assert found == CastValueCodec(name, "towards-zero", "clamp", theirs)
-        assert found.configuration()["scalar_map"] == {"encode": [["NaN", 0]], "decode": [[0, "NaN"]]}
 
 
 def zarr_python() -> Any:

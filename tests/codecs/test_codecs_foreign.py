@@ -21,8 +21,7 @@ from numcodecs.registry import codec_registry
 import xzarr3
 import xzarr3.versions
 from xzarr3 import extensions
-from xzarr3.codecs import foreign
-from xzarr3.errors import ChunkDecodeError, MetadataError, UnknownExtensionError
+from xzarr3.errors import ChunkDecodeError, MetadataError
 
 zarr = pytest.importorskip("zarr", minversion="3")
 
@@ -60,10 +59,19 @@ class Shaped(Reversed):
         return np.frombuffer(data, np.uint8)[2:].reshape(*data[:2], -1)
 
 
+class Turned(Shaped):
+    """Returns numbers that do not lie in C order, as codecs of images do that decode column by column."""
+
+    codec_id = "turned_of_tests"
+
+    def decode(self, buf: Any, out: Any = None) -> Any:
+        return np.asfortranarray(super().decode(buf).view("i2"))
+
+
 @pytest.fixture(autouse=True)
 def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(numcodecs.registry, "codec_registry", codec_registry | {
-        each.codec_id: each for each in (Reversed, Shaped)
+        each.codec_id: each for each in (Reversed, Shaped, Turned)
     })  # fmt: skip
     extensions.forget()
     yield
@@ -104,8 +112,9 @@ def test_codecs_of_numcodecs_in_version_3() -> None:
     store.set("zarr.json", json.dumps(document).encode())
     assert same_bits(xzarr3.open_array(store)[1:3, 2], VALUES[1:3, 2])
     assert array.compressors[0].configuration() == {"mark": 9}
-    options: Any = {"chunks": (4, 5), "serializer": Shaped(), "compressors": None}
-    assert same_bits(xzarr3.create_array(xzarr3.MemoryStore(), data=VALUES, **options)[...], VALUES)
+    for serializer in (Shaped(), Turned()):
+        options: Any = {"chunks": (4, 5), "serializer": serializer, "compressors": None}
+        assert same_bits(xzarr3.create_array(xzarr3.MemoryStore(), data=VALUES, **options)[...], VALUES)
 
 
 @pytest.mark.parametrize("damage", [b"", b"\7", b"\0" * 41, b"\7" * 42], ids=repr)
@@ -123,15 +132,6 @@ def test_codec_of_numcodecs_with_a_wrong_configuration() -> None:
         document: Any = {"name": "numcodecs.reversed_of_tests", "configuration": configuration}
         with pytest.raises(MetadataError, match=r"reversed_of_tests.*not a valid configuration"):
             xzarr3.codecs.codec_from_json(document)
-
-
-@pytest.mark.parametrize(
-    "name", ["pickle", "msgpack2", "vlen-array", "categorize", "base64", "never_heard_of"]
-)
-def test_codecs_of_numcodecs_itself_are_not_taken_from_its_registry(name: str) -> None:
-    with pytest.raises(UnknownExtensionError):
-        xzarr3.codecs.codec_from_json({"name": f"numcodecs.{name}"})
-    assert f"numcodecs.{name}" not in foreign.registered()
 
 
 def test_nothing_is_imported_that_a_document_names() -> None:
@@ -163,48 +163,37 @@ def images() -> Any:
 PICTURE = (np.add.outer(np.arange(40), np.arange(56)) % 251).astype("u1")
 
 
-@pytest.mark.parametrize("name", ["Png", "Jpeg2k", "Jpegxl", "Lerc", "Qoi", "Webp", "Zfp", "Bitshuffle"])
-def test_serializers_of_imagecodecs(name: str, images: Any, tmp_path: Path) -> None:
-    values = PICTURE if name not in ("Qoi", "Webp") else np.stack([PICTURE] * 3, -1)
-    if name == "Zfp":
-        values = values.astype("f4")
-    lossless = {"Jpeg2k": {"level": 0}, "Webp": {"lossless": True, "level": -1}, "Jpegxl": {"lossless": True}}
-    serializer = getattr(images, name)(**lossless.get(name, {}))
+SERIALIZERS = ("Png", "Jpeg2k", "Jpegxl", "Lerc", "Qoi", "Webp", "Zfp", "Bitshuffle")
+COMPRESSORS = ("Brotli", "Snappy", "Lzf", "Deflate", "Zlibng", "Lz4f", "Blosc2")
+LOSSLESS: dict[str, dict[str, Any]] = {
+    "Jpeg2k": {"level": 0}, "Webp": {"lossless": True, "level": -1}, "Jpegxl": {"lossless": True},
+    "Delta": {"axis": 0},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*SERIALIZERS, *COMPRESSORS, "Delta"])
+def test_codecs_of_imagecodecs(name: str, images: Any, tmp_path: Path) -> None:
+    codec = getattr(images, name)(**LOSSLESS.get(name, {}))
+    values = PICTURE if name in SERIALIZERS else PICTURE.astype("i4")
+    values = np.stack([values] * 3, -1) if name in ("Qoi", "Webp") else values
+    values = values.astype("f4") if name == "Zfp" else values
+    options: dict[str, Any] = {"chunks": (20, 30), "filters": [codec]}
+    if name in SERIALIZERS:
+        options = {"chunks": (20, 56, *values.shape[2:]), "serializer": codec, "compressors": None}
+    elif name in COMPRESSORS:
+        options = {"chunks": (20, 30), "shards": (40, 60), "compressors": codec}
     theirs = zarr.create_array(
-        tmp_path / "a", shape=values.shape, chunks=(20, 56, *values.shape[2:]), dtype=values.dtype,
-        serializer=serializer, compressors=None, fill_value=0,
-    )  # fmt: skip
-    theirs[...] = values
-    ours = xzarr3.open_array(tmp_path / "a", mode="r+")
-    assert same_bits(ours[...], theirs[...])
-    ours[:5] = 3
-    changed = values.copy()
-    changed[:5] = 3
-    assert same_bits(zarr.open_array(tmp_path / "a", mode="r")[...], changed)
-
-
-@pytest.mark.parametrize("name", ["Brotli", "Snappy", "Lzf", "Deflate", "Zlibng", "Lz4f", "Blosc2"])
-def test_compressors_of_imagecodecs(name: str, images: Any, tmp_path: Path) -> None:
-    values = PICTURE.astype("i4")
-    options: Any = {"compressors": getattr(images, name)(), "chunks": (20, 30), "shards": (40, 60)}
-    theirs = zarr.create_array(tmp_path / "a", shape=values.shape, dtype="i4", **options)
-    theirs[...] = values
-    ours = xzarr3.open_array(tmp_path / "a", mode="r+")
-    assert same_bits(ours[3:30, 7:40], values[3:30, 7:40])
-    ours[...] = values[::-1]
-    assert same_bits(zarr.open_array(tmp_path / "a", mode="r")[...], values[::-1])
-
-
-def test_filters_of_imagecodecs(images: Any, tmp_path: Path) -> None:
-    values = PICTURE.astype("i4")
-    theirs = zarr.create_array(
-        tmp_path / "a", shape=values.shape, chunks=(20, 30), dtype="i4", filters=[images.Delta(axis=0)]
+        tmp_path / "a", shape=values.shape, dtype=values.dtype, fill_value=0, **options
     )
     theirs[...] = values
-    ours = xzarr3.open_array(tmp_path / "a")
+    ours = xzarr3.open_array(tmp_path / "a", mode="r+")
     assert same_bits(ours[...], values)
+    assert same_bits(ours[3:30, 7:40], values[3:30, 7:40])
 
     async def within_a_loop() -> Any:
         return ours[5:9]
 
     assert same_bits(asyncio.run(within_a_loop()), values[5:9])
+    ours[:25] = values[24::-1]
+    changed = np.concatenate([values[24::-1], values[25:]])
+    assert same_bits(zarr.open_array(tmp_path / "a", mode="r")[...], changed)

@@ -54,14 +54,7 @@ ALWAYS_CHECKED = {
     "numcodecs.fletcher32", "numcodecs.jenkins_lookup3",
 }  # fmt: skip
 """Codecs that find any change of one bit."""
-DATA_CHECKED = {
-    *ALWAYS_CHECKED,
-    "gzip",
-    "numcodecs.zlib",
-    "numcodecs.gzip",
-    "numcodecs.bz2",
-    "numcodecs.lzma",
-}
+DATA_CHECKED = {*ALWAYS_CHECKED, "gzip", *(f"numcodecs.{name}" for name in ("zlib", "gzip", "bz2", "lzma"))}
 """Codecs that find any change of the data, as their streams have checksums."""
 WITHOUT_END = {"numcodecs.zfpy", "zfp"}
 """Codecs whose data do not tell where they end, so that data cut short may still hold all that counts."""
@@ -78,10 +71,7 @@ def values_for(element: str) -> Any:
 
 
 CHAINS: dict[str, list[Any]] = {
-    "bits of blosc": [
-        BIG,
-        codec("blosc", cname="zstd", clevel=5, shuffle="bitshuffle", typesize=2, blocksize=0),
-    ],
+    "bits of blosc": [BIG, blosc("zstd", "bitshuffle", 2)],
     "transposed": [codec("transpose", order=[1, 0]), BIG, codec("zstd", level=3, checksum=True), CRC32C],
     "shard without a checksum": [sharding((1, 1), LITTLE, ZSTD, index=(LITTLE,), location="start")],
     "shard of blosc": [sharding((2, 1), LITTLE, blosc("lz4", "shuffle", 2))],

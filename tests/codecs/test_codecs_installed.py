@@ -75,10 +75,7 @@ def install(site: Path, name: str, modules: dict[str, str], entry_points: dict[s
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with packages, to be put onto the path."""
     path = tmp_path_factory.mktemp("site")
-    modules = {
-        "example_codecs": CODEC,
-        "example_failing": "raise RuntimeError('no luck today')\n",
-    }
+    modules = {"example_codecs": CODEC, "example_failing": "raise RuntimeError('no luck today')\n"}
     install(path, "example-codecs", modules, ENTRY_POINTS)
     return path
 

@@ -8,7 +8,6 @@ import json
 import struct
 import zlib
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,11 +67,6 @@ def build_shard(
             entries[at] = (start + len(body), len(parts[at]))
             body += parts[at]
     return shard_of(entries, body + gap, location, endian, check)
-
-
-@pytest.fixture(params=["memory", "local"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> xzarr3.Store:
-    return xzarr3.MemoryStore() if request.param == "memory" else xzarr3.LocalStore(tmp_path / "a")
 
 
 def open_shard(store: xzarr3.Store, data: bytes, *codecs: Any, fill: int = 0) -> xzarr3.Array:

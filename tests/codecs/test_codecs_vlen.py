@@ -228,23 +228,6 @@ def test_elements_of_no_fixed_size_are_not_regrouped(name: str) -> None:
     assert chain.codecs[1:] == (BloscCodec(shuffle="bitshuffle", typesize=1), ShuffleCodec(1))
 
 
-def test_names_of_the_codecs() -> None:
-    given: dict[Any, list[Any]] = {
-        VLenUTF8Codec(): ["vlen-utf8", numcodecs.VLenUTF8()],
-        VLenBytesCodec(): [
-            {"name": "vlen-bytes", "configuration": {}}, numcodecs.VLenBytes(), {"id": "vlen-bytes"},
-        ],
-        Json2Codec(): [numcodecs.JSON()],
-    }  # fmt: skip
-    for codec, names in given.items():
-        for each in (*names, codec.to_json(), pickle.loads(pickle.dumps(codec))):
-            assert parse_codec(each) == codec
-            assert hash(parse_codec(each)) == hash(codec)
-    assert VLenUTF8Codec().to_json() == {"name": "vlen-utf8"}
-    with pytest.raises(MetadataError):
-        parse_codec({"name": "vlen-utf8", "configuration": {"level": 1}})
-
-
 # Arrays
 
 LAYOUTS: list[dict[str, Any]] = [
@@ -335,8 +318,6 @@ def test_objects_that_are_no_text() -> None:
         data = bytes(numcodecs.JSON().encode(objects(values, 1)))
         with pytest.raises(ChunkDecodeError, match="an element is no text"):
             Json2Codec().decode(data, spec)
-    with pytest.raises(MetadataError, match="data type 'int16'"):
-        CodecChain((Json2Codec(),), spec_of(INT, (2,)))
 
 
 # Elements with a byte order, in parts or not at all

@@ -112,13 +112,6 @@ def test_byte_order_is_part_of_a_type(name: str) -> None:
         cls(endianness=">")
 
 
-def test_types_without_byte_order() -> None:
-    for name in ("bool", "int8", "uint8", "r8", "r64"):
-        data_type = parse_dtype(name)
-        assert (data_type.has_byte_order, data_type.byte_order) == (False, None)
-        assert data_type.in_native_order() is data_type.in_byte_order("big") is data_type
-
-
 # Version 2
 
 

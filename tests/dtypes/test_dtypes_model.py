@@ -372,6 +372,12 @@ def test_classes_of_others_have_all_methods(own: DataTypeRegistry) -> None:
             Fraction.from_json(wrong, zarr_format=3)
 
 
+def test_errors_of_classes_of_others_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Fraction, "from_json_scalar", lambda self, data, zarr_format: data.no_such_attribute)
+    with pytest.raises(DataTypeValidationError, match="fill value not permitted"):
+        fill_value_from_json(Fraction(), 5, 3)
+
+
 def test_exactly_one_data_type_matches(own: DataTypeRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     own.register("fraction", Fraction)
     assert own.match_dtype(np.dtype("<i2")) == Int16()
@@ -573,12 +579,3 @@ def test_structs_of_very_many_fields() -> None:
     data_type = Struct(tuple((Name(f"f{at}"), Int16()) for at in range(number)))
     assert compared < 16 * number
     assert data_type.item_size == 2 * number
-
-
-def test_scalars_of_another_package_that_lack_an_attribute() -> None:
-    class Careless(Fraction):
-        def from_json_scalar(self, data: Any, *, zarr_format: ZarrFormat) -> Any:
-            return data.numerator.lower()
-
-    with pytest.raises(DataTypeValidationError, match="fill value not permitted"):
-        fill_value_from_json(Careless(), 5, 3)

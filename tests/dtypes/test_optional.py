@@ -42,9 +42,7 @@ def _masked(dtype: str = "int32", shape: tuple[int, ...] = (7, 5), seed: int = 0
     elif native.kind == "U":
         data = np.array([f"{number % 99}" for number in range(size)], native)
     else:
-        data = rng.integers(0, 7 if dtype == "int4" else 256, size * native.itemsize, "u1")[
-            : size * native.itemsize
-        ]
+        data = rng.integers(0, 7 if dtype == "int4" else 256, size * native.itemsize, "u1")
         data = (data & 1).view(bool) if native.kind == "b" else data.view(native)
     return np.ma.MaskedArray(data.reshape(shape), mask=rng.random(shape) < 0.4)
 
@@ -197,9 +195,8 @@ def test_what_the_inner_type_cannot_hold_is_refused(values: Any) -> None:
 
 
 def test_integers_beside_floating_numbers_keep_all_digits() -> None:
-    assert xzarr3.array([2**53 + 1, None, 3.0], dtype=Optional(parse_dtype("int64")))[...].tolist() == [
-        2**53 + 1, None, 3,
-    ]  # fmt: skip
+    array = xzarr3.array([2**53 + 1, None, 3.0], dtype=Optional(parse_dtype("int64")))
+    assert array[...].tolist() == [2**53 + 1, None, 3]
 
 
 def test_nan_is_no_value_but_of_floating_numbers() -> None:
@@ -292,8 +289,7 @@ def test_xarray_sees_marks(chunks: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("inner", "chunks"),
-    [("int32", None), ("int32", {}), ("float32", {}), ("bool", None)],
+    ("inner", "chunks"), [("int32", None), ("int32", {}), ("float32", {}), ("bool", None)]
 )  # xarray loads objects, as truth values with NaN are, from dask with a warning.
 def test_xarray_appends_beside_optional_ones(inner: str, chunks: Any, tmp_path: Path) -> None:
     """What has no value is NaN or NaT here and no value there, and values that do not grow stay."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from _documents import changed, refused
+from _documents import changed, document, refused
 from _strategies import JSON_VALUES, LITTLE, array_document, attempt, stored
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -53,10 +53,6 @@ def consolidated(metadata: Any, **changes: Any) -> dict[str, Any]:
 
 def parse(document: Any, path: str = "a/b") -> Any:
     return v3.parse(documents.decode(json.dumps(document).encode(), path), path)
-
-
-def document_in(store: xzarr3.Store) -> Any:
-    return json.loads(bytes(store.get("zarr.json") or b""))
 
 
 # Golden documents, written by hand from the text
@@ -383,11 +379,11 @@ def test_what_may_be_ignored_is_kept_on_rewrite() -> None:
     array.attrs["new"] = 2
     array.resize((5, 6))
     array.append(np.zeros((1, 6), "int16"))
-    assert document_in(array.store) == {**before, "attributes": {"old": 1, "new": 2}, "shape": [6, 6]}
+    assert document(array.store) == {**before, "attributes": {"old": 1, "new": 2}, "shape": [6, 6]}
     store = xzarr3.MemoryStore({"zarr.json": json.dumps({**GROUP, "x-hint": hint}).encode()})
     xzarr3.open_group(store, mode="r+").attrs["a"] = 1
     xzarr3.consolidate_metadata(store)
-    assert document_in(store)["x-hint"] == hint
+    assert document(store)["x-hint"] == hint
 
 
 # Text that is no document at all
@@ -406,10 +402,11 @@ def test_text_that_is_no_json_object(data: bytes) -> None:
     with pytest.raises(MetadataError, match=r"'/a/b'.*zarr\.json") as caught:
         documents.decode(data, "a/b", "zarr.json")
     assert caught.value.path == "a/b"
-    store = xzarr3.MemoryStore({"a/b/zarr.json": data})
+    unknown = json.dumps(array_document(data_type="int17")).encode()
     for opener in (xzarr3.open, xzarr3.open_array, xzarr3.open_group):
-        with pytest.raises(MetadataError, match="'/a/b'"):
-            opener(store, "a/b")
+        for value in (data, unknown):
+            with pytest.raises(MetadataError, match="'/a/b'"):
+                opener(xzarr3.MemoryStore({"a/b/zarr.json": value}), "/a/b/")
 
 
 def test_nan_literals_of_older_writers_are_read() -> None:
@@ -446,19 +443,6 @@ def test_shards_within_shards_within_shards(depth: int) -> None:
     if error is None:
         assert isinstance(v3.document(meta), dict)
     assert error is None or depth > 3
-
-
-def test_errors_of_opening_name_the_node() -> None:
-    document = json.dumps(array_document(data_type="int17")).encode()
-    store = xzarr3.MemoryStore({"deep/er/zarr.json": document})
-    openers: list[Callable[..., Any]] = [xzarr3.open, xzarr3.open_array, xzarr3.open_group]
-    for opener in openers:
-        error = refused(
-            opener, store, "/deep/er/", field="data_type", kind=UnknownExtensionError, path="deep/er"
-        )
-        assert error.found == "int17"
-        assert "'int16'" in str(error)
-        assert isinstance(error, ValueError)
 
 
 @pytest.mark.slow

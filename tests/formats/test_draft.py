@@ -42,7 +42,7 @@ from xzarr3.codecs import (
     ZstdCodec,
 )
 from xzarr3.dtypes import parse_dtype
-from xzarr3.formats import DRAFT, FORMATS, DraftFormat, documents, parse_format
+from xzarr3.formats import DRAFT, DraftFormat, documents
 from xzarr3.formats.base import DocumentKey, fetched, is_array
 from xzarr3.formats.draft.arrays import fallback_warning
 from xzarr3.grid import RegularGrid, grid_for
@@ -189,14 +189,6 @@ def test_the_array_comes_before_the_group() -> None:
         held.pop(next(iter(held), ""), None)
     assert asked[0] == "meta/a.array.json"
     assert (is_array({"array": {}}), is_array({"group": {}}), DRAFT.implicit_groups) == (True, False, True)
-
-
-def test_the_draft_is_a_value() -> None:
-    assert parse_format("3-draft") is FORMATS["3-draft"] is DRAFT
-    assert DraftFormat() == DRAFT != DraftFormat(suffix=".txt")
-    for format in (DRAFT, DraftFormat(suffix="")):
-        again = pickle.loads(pickle.dumps(format))
-        assert (again, hash(again)) == (format, hash(format))
 
 
 # Entry points

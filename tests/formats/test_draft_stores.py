@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _documents import ENTRY_POINT, OPTIONAL, draft_array, draft_codec, draft_grid
+from _documents import ENTRY_POINT, OPTIONAL, document, draft_array, draft_codec, draft_grid
 from _strategies import same_bits
 
 import xzarr3
@@ -26,12 +26,6 @@ from xzarr3.errors import FallbackWarning
 DRAFT = "3-draft"
 VALUES = np.arange(24, dtype="<i4").reshape(4, 6)
 DATA = Path(__file__).parents[1] / "data"
-
-
-def document(store: Store, key: str) -> Any:
-    value = store.get(key)
-    assert value is not None, key
-    return json.loads(bytes(value))
 
 
 def keys(store: Store, part: str = "") -> set[str]:

@@ -13,7 +13,7 @@ from _strategies import attempt
 from _things import case
 
 from xzarr3 import MetadataError
-from xzarr3.formats import DRAFT, V2, V3, documents
+from xzarr3.formats import V2, V3, documents
 from xzarr3.model.metadata import ArrayMetadata
 
 DATA = Path(__file__).parents[1] / "data"
@@ -93,12 +93,3 @@ def check_rewrite(name: str) -> None:
         if meta.shape and meta.chunk_grid.is_regular:
             shape = (meta.shape[0] + 1, *meta.shape[1:])
             assert check(replace(meta, shape=shape), "shape").shape == shape
-
-
-def test_the_draft_keeps_other_spellings() -> None:
-    document = {
-        "shape": [4], "data_type": ">i2", "chunk_grid": {"type": "regular", "chunk_shape": [2]},
-        "chunk_memory_layout": "C", "fill_value": "0x0007", "extensions": [], "attributes": {},
-    }  # fmt: skip
-    meta = DRAFT.parse({"array": document}, "a")
-    assert DRAFT.hold(replace(meta, shape=(6,))) == {"array": {**document, "shape": [6]}}

@@ -119,18 +119,6 @@ def test_what_is_created_is_what_zarr_python_2_stores(kind: str, compressor: str
     assert (document["filters"][0]["id"], document["order"]) == (filter_.codec_id, order)
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_json2_by_hand(order: str) -> None:
-    document = document_of("json2", "none", order, shape=[2, 3], chunks=[2, 3])
-    array = array_of(document, b'[["a","b","c"],["d","","f"],"|O",[2,3]]')
-    assert array[...].tolist() == [["a", "b", "c"], ["d", "", "f"]]
-    assert array.metadata.codecs[0].name == "numcodecs.json2"
-    assert V2.hold(array.metadata)[".zarray"]["order"] == order
-    other = array_of(document, b'[["a","b","c"],[1,null,{}],"|O",[2,3]]')
-    with pytest.raises(ChunkDecodeError, match="an element is no text, and other objects are not read: 1"):
-        other[...]
-
-
 def test_an_order_that_json2_cannot_have() -> None:
     with pytest.raises(MetadataError, match="order 'C' with the codec 'json2'") as caught:
         xzarr3.create_array(
@@ -138,14 +126,6 @@ def test_an_order_that_json2_cannot_have() -> None:
             serializer=numcodecs.JSON(),
         )  # fmt: skip
     assert caught.value.field == "codecs[0]"
-
-
-@pytest.mark.parametrize("codec", [numcodecs.Categorize(["sea"], "O"), numcodecs.Base64()], ids=str)
-def test_codecs_that_are_not_read(codec: Any) -> None:
-    document = zarray(shape=[2], chunks=[2], dtype="|O", fill_value=None, filters=[codec.get_config()])
-    with pytest.raises(MetadataError) as caught:
-        array_of(document, b"")
-    assert codec.codec_id in str(caught.value) or "no filter says" in str(caught.value)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

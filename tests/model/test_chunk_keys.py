@@ -6,14 +6,13 @@ import json
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import xzarr3
-from xzarr3 import ChunkKeyEncoding, LocalStore, MemoryStore, Store, extensions
+from xzarr3 import ChunkKeyEncoding, MemoryStore, Store, extensions
 from xzarr3.model import chunk_keys
 
 NAME = "example.suffixed"
@@ -53,11 +52,6 @@ def registered() -> Iterator[None]:
     assert xzarr3.register_chunk_key_encoding(Suffixed) is Suffixed
     yield
     forget()
-
-
-@pytest.fixture(params=["memory", "local"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    return MemoryStore() if request.param == "memory" else LocalStore(tmp_path / "s")
 
 
 GIVEN = [NAME, {"name": NAME}, {"name": NAME, "configuration": {"suffix": ".dat"}}, Suffixed(suffix=".x")]

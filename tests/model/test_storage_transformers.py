@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import pytest
+from _documents import document
 
 import xzarr3
 from xzarr3 import MemoryStore, StorageTransformer, Store, UnknownExtensionError, register_storage_transformer
@@ -84,15 +85,12 @@ def _make(store: Store, *transformers: Any, **options: Any) -> xzarr3.Array:
     )
 
 
-def _document(store: Store) -> Any:
-    return json.loads(bytes(store.get("a/zarr.json") or b""))
-
-
 def _with_entry(entry: Any) -> MemoryStore:
     """A store with an array whose document has this storage transformer."""
     store = MemoryStore()
     _make(store)
-    store.set("a/zarr.json", json.dumps({**_document(store), "storage_transformers": [entry]}).encode())
+    changed = {**document(store, "a/zarr.json"), "storage_transformers": [entry]}
+    store.set("a/zarr.json", json.dumps(changed).encode())
     return store
 
 
@@ -112,7 +110,7 @@ def test_document_and_reopening(store: Store) -> None:
     assert again.metadata.storage_transformers == (Flip(15),)
     again.attrs["units"] = "K"
     flip = {"name": "example.flip", "configuration": {"mask": 15}}
-    assert _document(store)["storage_transformers"] == [flip]
+    assert document(store, "a/zarr.json")["storage_transformers"] == [flip]
     unregister_storage_transformer(Flip.name)
     with pytest.raises(UnknownExtensionError, match=r"storage_transformers\[0\].*example\.flip"):
         xzarr3.open_array(store, "a")
@@ -173,7 +171,7 @@ def test_one_that_need_not_be_understood_is_passed_over_and_kept() -> None:
     array = xzarr3.open_array(store, "a", mode="r+")
     assert array[1, 1] == 6
     array.attrs["a"] = 1
-    assert _document(store)["storage_transformers"] == [hint]
+    assert document(store, "a/zarr.json")["storage_transformers"] == [hint]
 
 
 @pytest.mark.parametrize("zarr_format", [2, "3-draft"])

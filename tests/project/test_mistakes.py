@@ -113,6 +113,7 @@ def test_mistake(things: Things, mistake: str) -> None:
         (("obstore", "obstore.store"), "object", lambda: xzarr3.open_group("s3://b/x.zarr", mode="a")),
         (("numcodecs.pcodec",), "codecs", lambda: create(serializer="numcodecs.pcodec")),
         (("zfpy",), "codecs", lambda: create(serializer="numcodecs.zfpy")),
+        (("zfpy",), "codecs", lambda: create(serializer=xzarr3.codecs.ZfpCodec())),
         (("ml_dtypes",), "ml-dtypes", lambda: create(dtype={"name": "float8_e3m4"})),
     ],
 )
