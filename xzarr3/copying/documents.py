@@ -45,7 +45,7 @@ def translated(
         meta = settings.metadata(node, format)
         if same:
             meta = without_literals(replace(meta, origin=_as_json(meta)), format, node.path)
-            return meta if _is_stored_alike(meta, node.metadata) else _as_parsed(meta, format, node.path)
+            return meta if encoded_alike(meta, node.metadata) else _as_parsed(meta, format, node.path)
         if meta.ignored:
             _warn_of_ignored(node)
         meta = with_same_mask(format.adopt(meta), meta)
@@ -71,8 +71,13 @@ def _as_parsed(meta: ArrayMetadata, format: Format, path: str) -> ArrayMetadata:
     return cast("ArrayMetadata", parsed)
 
 
-def _is_stored_alike(one: ArrayMetadata, other: ArrayMetadata) -> bool:
-    return one.chunk_grid == other.chunk_grid and one.codecs == other.codecs
+def encoded_alike(one: ArrayMetadata, other: ArrayMetadata) -> bool:
+    """Whether the stored units of both have the same bytes."""
+    return (
+        one.data_type == other.data_type
+        and one.chunk_grid == other.chunk_grid
+        and repr(one.codecs) == repr(other.codecs)  # 1 and 1.0 are equal, but may encode differently
+    )
 
 
 def _advise(error: MetadataError, node: ReadableArray, settings: Settings) -> None:

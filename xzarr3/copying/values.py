@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from xzarr3._types import Buffer, Scalar
 from xzarr3.arrays import Array
+from xzarr3.copying.documents import encoded_alike
 from xzarr3.copying.resume import left
 from xzarr3.copying.tiles import Coords, Tiles, product, tiles_for
 from xzarr3.errors import MetadataError
@@ -144,15 +145,15 @@ class ArrayCopy:
         # In the bytes of a shard, absent inner chunks would get the other fill value.
         as_bytes = self.absent is None or self.target.shards is None
         is_stored = isinstance(self.source, Array)
-        return is_stored and as_bytes and _encoded_alike(self.source.metadata, self.target.metadata)
+        return is_stored and as_bytes and encoded_alike(self.source.metadata, self.target.metadata)
 
     def moves(self, means: Means) -> Iterator[Callable[[], int]]:
         """Callables that copy all values; each returns the decoded size in bytes of what it has copied."""
         source, target, absent = self.source, self.target, self.absent
         if self.moves_bytes:
-            alone = Tiles(target.metadata.chunk_grid, target.shape, (1,) * target.ndim)
-            stored = _all(alone.counts) if absent is not None else _stored(cast("Array", source))
-            for coords in self._left(stored, alone):
+            units = self._units
+            stored = _all(units.counts) if absent is not None else _stored(cast("Array", source))
+            for coords in self._left(stored, units):
                 yield _Move(self, coords, absent, means.memory)
             return
         target.write_empty_chunks = target.write_empty_chunks or absent is not None
@@ -169,23 +170,17 @@ class ArrayCopy:
     @property
     def is_left(self) -> bool:
         """Whether any unit is left to be stored."""
-        grid = self.target.metadata.chunk_grid
-        alone = Tiles(grid, self.target.shape, (1,) * self.target.ndim)
-        return next(self._left(_all(alone.counts), alone), None) is not None
+        return next(self._left(_all(self._units.counts), self._units), None) is not None
+
+    @property
+    def _units(self) -> Tiles:
+        """The stored units of the target, each a tile of its own."""
+        return Tiles(self.target.metadata.chunk_grid, self.target.shape, (1,) * self.target.ndim)
 
     def size(self, region: tuple[slice, ...]) -> int:
         """Decoded size of a region in bytes, as it counts for progress."""
         elements = math.prod(part.stop - part.start for part in region)
         return int(self.share * elements * self.target.dtype.itemsize)
-
-
-def _encoded_alike(source: ArrayMetadata, target: ArrayMetadata) -> bool:
-    """Whether the stored units of both have the same bytes."""
-    return (
-        source.data_type == target.data_type
-        and source.chunk_grid == target.chunk_grid
-        and repr(source.codecs) == repr(target.codecs)  # 1 and 1.0 are equal, but may encode differently
-    )
 
 
 @dataclass(frozen=True)

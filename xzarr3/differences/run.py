@@ -101,29 +101,27 @@ def diff(
     (['attributes.units'], (Element(at=(0, 1), a=2.5, b=3.5),))
     """
     check_asked(progress or False)
-    first = positive("first", first, "an integer of at least 1")
+    first = positive("first", first)
     with contextlib.ExitStack() as stack:
-        nodes: list[Array | Group] = []
-        for store, options, where in (
-            (a, a_options, path),
-            (b, b_options, path if b_path is None else b_path),
-        ):
+
+        def node(store: StoreLike, options: Mapping[str, Any] | None, where: str) -> Array | Group:
             opened = open_store(store, options, mode="r")
             if opened is not store:
                 stack.enter_context(opened)
-            nodes.append(open_node(opened, where))
-        job = _Comparison(encoding=encoding, attributes=attributes, first=first, threads=threads)
-        job.run(nodes[0], nodes[1], selection, values, progress or False)
-        one, other = (f"'{node.name}' in {node.store}" for node in nodes)
-        return job.found(one, other)
+            return open_node(opened, where)
+
+        one, other = node(a, a_options, path), node(b, b_options, path if b_path is None else b_path)
+        job = _Comparison({"encoding": encoding, "attribute": attributes}, first, threads)
+        job.run(one, other, selection, values, progress or False)
+        return job.found(*(f"'{each.name}' in {each.store}" for each in (one, other)))
 
 
 @dataclass
 class _Comparison:
     """A comparison under way."""
 
-    encoding: bool
-    attributes: bool
+    kinds: Mapping[str, bool]
+    """Whether differences of a kind are wanted, by kind; those of meaning always are."""
     first: int
     threads: int | None
     only: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
@@ -149,7 +147,8 @@ class _Comparison:
         arrays = []
         for path, one, other in self._pairs(a, b):
             self.nodes += 1
-            self._documents(path, one, other)
+            found = compare_documents(path, one, other)
+            self.fields += [each for each in found if self.kinds.get(each.kind, True)]
             if isinstance(one, Array) and isinstance(other, Array) and one.ndim == other.ndim:
                 arrays.append((path, one, other, _chosen(one, other, selection)))
         if not values:
@@ -163,14 +162,6 @@ class _Comparison:
                 self.compared += compared
                 self.values += [] if difference is None else [difference]
                 self.problems += [Problem(path, problem) for problem in problems]
-
-    def _documents(self, path: str, one: Array | Group, other: Array | Group) -> None:
-        for difference in compare_documents(path, one, other):
-            if difference.kind == "encoding" and not self.encoding:
-                continue
-            if difference.kind == "attribute" and not self.attributes:
-                continue
-            self.fields.append(difference)
 
     def _pairs(
         self, a: Array | Group, b: Array | Group
