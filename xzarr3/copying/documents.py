@@ -11,6 +11,7 @@ from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.conventions.fill_value_attribute import with_same_mask, without_literals
 from xzarr3.conventions.nonfinite_attributes import as_text, finite_attributes, is_finite
 from xzarr3.copying.settings import KEEP, Settings, is_keep
+from xzarr3.copying.values import encoded_alike
 from xzarr3.errors import MetadataError, did_you_mean, levels_to_caller, listed, printable
 from xzarr3.formats import Format
 from xzarr3.formats.base import fits
@@ -69,15 +70,6 @@ def _as_parsed(meta: ArrayMetadata, format: Format, path: str) -> ArrayMetadata:
     """The metadata that a reader will parse from the document; the chunks are encoded by these."""
     parsed = format.parse(format.hold(meta, path), path)
     return cast("ArrayMetadata", parsed)
-
-
-def encoded_alike(one: ArrayMetadata, other: ArrayMetadata) -> bool:
-    """Whether the stored units of both have the same bytes."""
-    return (
-        one.data_type == other.data_type
-        and one.chunk_grid == other.chunk_grid
-        and repr(one.codecs) == repr(other.codecs)  # 1 and 1.0 are equal, but may encode differently
-    )
 
 
 def _advise(error: MetadataError, node: ReadableArray, settings: Settings) -> None:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, cast
 
 from xzarr3._types import Buffer, Scalar
 from xzarr3.arrays import Array
-from xzarr3.copying.documents import encoded_alike
 from xzarr3.copying.resume import left
 from xzarr3.copying.tiles import Coords, Tiles, product, tiles_for
 from xzarr3.errors import MetadataError
@@ -181,6 +180,15 @@ class ArrayCopy:
         """Decoded size of a region in bytes, as it counts for progress."""
         elements = math.prod(part.stop - part.start for part in region)
         return int(self.share * elements * self.target.dtype.itemsize)
+
+
+def encoded_alike(one: ArrayMetadata, other: ArrayMetadata) -> bool:
+    """Whether the stored units of both have the same bytes."""
+    return (
+        one.data_type == other.data_type
+        and one.chunk_grid == other.chunk_grid
+        and repr(one.codecs) == repr(other.codecs)  # 1 and 1.0 are equal, but may encode differently
+    )
 
 
 @dataclass(frozen=True)
