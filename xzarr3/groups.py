@@ -739,8 +739,9 @@ class Group(Node, Mapping[str, "Array | Group"]):
     def move(self, source: str, dest: str) -> None:
         """Move a node below this group, with all nodes below it, to another path below this group.
 
-        Its directory is renamed; no other program may write to it meanwhile. Stores that cannot rename refuse
-        it: copy the node, then delete it.
+        Its directory is renamed; no other program may write to it meanwhile. In an Icechunk session, its
+        values are copied, also virtual ones, and erased; a session of ``repo.rearrange_session`` needs no
+        copy. Other stores refuse it: copy the node, then delete it.
 
         Parameters
         ----------
@@ -754,7 +755,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         NodeExistsError
             If something is at ``dest``, or one of the two paths lies within the other.
         StoreCapabilityError
-            If the node is no directory.
+            If the node is no directory, and in no session.
 
         Examples
         --------

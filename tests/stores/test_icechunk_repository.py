@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import signal
@@ -120,9 +121,11 @@ def test_icechunk_repository_misuse_is_refused(repo: Any, tmp_path: Path) -> Non
          lambda: xr.open_dataset(tmp_path, engine="xzarr3", tag="v1")),
         (xzarr3.StoreOptionError, "tags and snapshots cannot be written",
          lambda: xzarr3.to_zarr(ds, repo, storage_options={"tag": "v1"})),
-        (ArgumentError, "resume=True does not go with", lambda: xzarr3.to_zarr(ds, repo, resume=True)),
         (ArgumentError, "compute=False does not go with", lambda: xzarr3.to_zarr(ds, repo, compute=False)),
         (NodeExistsError, "is not empty", lambda: xzarr3.to_zarr(ds, repo)),
+        (NodeExistsError, "is not empty", lambda: xzarr3.to_zarr(ds, repo, resume=True)),
+        (ArgumentError, "simply repeated",
+         lambda: xzarr3.to_zarr(ds, repo, resume=True, append_dim="time")),
         (xzarr3.ReadOnlyError, "is read-only; write to", lambda: xzarr3.create_group(repo, "g")),
     ):  # fmt: skip
         with pytest.raises(kind, match=said):
@@ -239,6 +242,182 @@ def test_icechunk_repository_write_that_changes_nothing_is_no_commit(repo: Any) 
     again = xzarr3.to_zarr(nothing, repo, append_dim="time")
     assert again.store.snapshot == first.store.snapshot
     xr.testing.assert_identical(stored(repo), dataset())
+
+
+# Resuming
+
+
+class Blocks:
+    """Makes ``dataset()`` in blocks of one row, and fails at the block number ``last``, if it comes."""
+
+    def __init__(self, last: int = 1000) -> None:
+        self.last, self.made = last, 0
+
+    def __call__(self, block: np.ndarray) -> np.ndarray:
+        if block.size:
+            self.made += 1
+            if self.made > self.last:
+                raise RuntimeError("boom")
+        return block
+
+    def __dask_tokenize__(self) -> str:
+        return "blocks"
+
+    def dataset(self, first: int = 0, rows: int = 40) -> xr.Dataset:
+        values = da.from_array(np.arange(8.0 * rows).reshape(rows, 8) + first, chunks=(1, 8))
+        values = values.map_blocks(self, dtype=float, meta=np.empty((0, 0)))
+        ds = xr.Dataset({"t": (("time", "x"), values)}, {"time": np.arange(rows)}, {"a": 1})
+        return ds.assign(u=ds.t.T * 2)
+
+
+@pytest.fixture
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Writes of any size are saved in sixteen parts, one task at a time."""
+    monkeypatch.setattr("xzarr3.dask.plan._SMALLEST_PART", 1)
+    with dask.config.set(scheduler="sync"):
+        yield
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("group", ["", "below/deep"])
+@pytest.mark.parametrize("mode", ["w-", "w"])
+def test_icechunk_repository_resume_writes_what_is_left_as_one_commit(
+    either: Any, mode: Any, group: str
+) -> None:
+    options: Any = {"mode": mode, "group": group, "resume": True}
+    if mode == "w":
+        xzarr3.to_zarr(dataset(), either, group=group, message="old")
+    before = messages(either)
+    for last in (0, 25, 12):
+        blocks = Blocks(last)
+        with pytest.raises(RuntimeError, match="boom") as caught:
+            xzarr3.to_zarr(blocks.dataset(), either, **options)
+        assert "the same call with resume=True writes what is left" in caught.value.__notes__[0]
+        assert messages(either) == before
+        assert {*either.list_branches()} == {"main", f"unfinished/main/{group}".rstrip("/")}
+    blocks = Blocks()
+    written = xzarr3.to_zarr(blocks.dataset().assign_attrs(a=2), either, message="new", **options)
+    assert blocks.made < 20
+    assert (messages(either), {*either.list_branches()}) == (["new", *before], {"main"})
+    assert written.store.snapshot == either.lookup_branch("main")
+    found = xr.open_dataset(either, engine="xzarr3", group=group)
+    xr.testing.assert_identical(found.load(), Blocks().dataset().assign_attrs(a=2).load())
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("other", ["values", "chunks", "commit"])
+def test_icechunk_repository_resume_of_another_write_begins_anew(repo: Any, other: str) -> None:
+    with pytest.raises(RuntimeError, match="boom"):
+        xzarr3.to_zarr(Blocks(25).dataset(), repo, group="here", resume=True)
+    if other == "commit":
+        xzarr3.to_zarr(dataset(), repo, group="elsewhere")
+    blocks = Blocks()
+    encoding: Any = {"t": {"chunks": (1, 4)}} if other == "chunks" else {}
+    ds = blocks.dataset(first=int(other == "values"))
+    with pytest.warns(UserWarning, match=r"branch 'unfinished/main/here'.*all is written"):
+        xzarr3.to_zarr(ds, repo, group="here", resume=True, encoding=encoding, message="new")
+    assert blocks.made >= 40
+    assert (messages(repo)[0], {*repo.list_branches()}) == ("new", {"main"})
+    np.testing.assert_array_equal(xr.open_dataset(repo, engine="xzarr3", group="here").t, ds.t)
+
+
+@pytest.mark.usefixtures("in_parts")
+@pytest.mark.parametrize("step", ["create_branch", "reset_branch", "delete_branch"])
+def test_icechunk_repository_resume_after_an_end_at_each_step(
+    repo: Any, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing of it is in the branch before the last step but one, and all is after it."""
+    old = xzarr3.to_zarr(dataset(), repo).store.snapshot
+
+    def gone(*given: Any, **options: Any) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as patched:
+        patched.setattr(icechunk.Repository, step, gone)
+        with pytest.raises(SystemExit):
+            xzarr3.to_zarr(Blocks().dataset(), repo, mode="w", resume=True, message="new")
+    assert (repo.lookup_branch("main") == old) == (step != "delete_branch")
+    blocks = Blocks()
+    with nullcontext() if step != "delete_branch" else pytest.warns(UserWarning, match="does not continue"):
+        if step == "delete_branch":  # All was done, so that this is another write.
+            xzarr3.to_zarr(dataset(), repo, mode="w", message="between")
+        xzarr3.to_zarr(blocks.dataset(), repo, mode="w", resume=True, message="new")
+    assert (blocks.made == 0) == (step == "reset_branch")
+    xr.testing.assert_identical(xr.open_dataset(repo, engine="xzarr3").load(), Blocks().dataset().load())
+    assert {*repo.list_branches()} == {"main"}
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_icechunk_repository_resume_is_refused_a_branch_that_moved(repo: Any) -> None:
+    def other() -> None:
+        xzarr3.to_zarr(dataset(), repo, group="elsewhere", message="theirs")
+
+    ours = meanwhile(dataset(), other)
+    with pytest.raises(ConflictError, match=r"branch 'main'.*came first.*repeat the call"):
+        xzarr3.to_zarr(ours, repo, resume=True)
+    assert messages(repo) == ["theirs"]
+
+
+def _resumed_in_process(at: bytes) -> None:
+    from xzarr3.dask import plan
+
+    plan._SMALLEST_PART = 1
+    repo, last = pickle.loads(at)
+    with dask.config.set(scheduler="sync"):
+        xzarr3.to_zarr(Dying(last).dataset(), repo, resume=True, message="new")
+
+
+class Dying(Blocks):
+    """Blocks whose process is killed in place of the error."""
+
+    def __call__(self, block: np.ndarray) -> np.ndarray:
+        try:
+            return super().__call__(block)
+        except RuntimeError:
+            os.kill(os.getpid(), signal.SIGKILL)
+            raise
+
+
+@pytest.mark.slow
+def test_icechunk_repository_resume_after_kills(repo: Any) -> None:
+    context = multiprocessing.get_context("spawn")
+    for last in (14, 11, 9):
+        process = context.Process(target=_resumed_in_process, args=(pickle.dumps((repo, last)),))
+        process.start()
+        process.join(300)
+        assert process.exitcode == -signal.SIGKILL
+        assert messages(repo) == []
+    blocks = Dying()
+    with dask.config.set(scheduler="sync"):
+        xzarr3.to_zarr(blocks.dataset(), repo, resume=True, message="new")
+    assert blocks.made < 20
+    assert messages(repo) == ["new"]
+    xr.testing.assert_identical(xr.open_dataset(repo, engine="xzarr3").load(), Blocks().dataset().load())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("in_parts")
+def test_icechunk_repository_resume_on_a_cluster(either: Any, client: Any, tmp_path: Path) -> None:
+    """Each part begins with forks of what the parts before have written."""
+    flag = tmp_path / "fail"
+    flag.touch()
+
+    def block(values: np.ndarray) -> np.ndarray:
+        if values.size and values.flat[0] >= 200 and flag.exists():
+            raise RuntimeError("boom")
+        return values
+
+    values = da.from_array(np.arange(320.0).reshape(40, 8), chunks=(1, 8))
+    values = values.map_blocks(block, dtype=float, name="blocks", meta=np.empty((0, 0)))
+    ds = xr.Dataset({"t": (("time", "x"), values)}).chunk(time=3)
+    with client.as_current(), dask.config.set(scheduler=None):
+        with pytest.raises(RuntimeError, match="boom"):
+            xzarr3.to_zarr(ds, either, resume=True, encoding=CHUNKS)
+        assert messages(either) == []
+        flag.unlink()
+        xzarr3.to_zarr(ds, either, resume=True, encoding=CHUNKS, message="new")
+    assert messages(either) == ["new"]
+    np.testing.assert_array_equal(xr.open_dataset(either, engine="xzarr3").t, np.arange(320.0).reshape(40, 8))
 
 
 # Other processes

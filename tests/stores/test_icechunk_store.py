@@ -88,18 +88,23 @@ def test_icechunk_store_node_that_is_named_as_chunks_are(session: Any) -> None:
 
 
 @pytest.mark.parametrize("source", ["g/b/x", "g"])
-def test_icechunk_store_copy_and_delete(repository: Any, session: Any, source: str) -> None:
+@pytest.mark.parametrize("kind", ["writable", "rearrange"])
+def test_icechunk_store_move(repository: Any, session: Any, source: str, kind: str) -> None:
     root = xzarr3.create_group(session.store)
     root.create_array("g/b/x", data=VALUES, chunks=(2, 4), shards=(4, 8))
     root.create_array("g/y", data=np.array(5))
     root["g"].attrs["title"] = "t"
+    root.create_group("new")
     session.commit("first")
-    moving = repository.writable_session("main")
+    moving = getattr(repository, f"{kind}_session")("main")
     group = xzarr3.open_group(moving.store, mode="r+")
-    with pytest.raises(xzarr3.StoreCapabilityError, match=r"copy it with.*repo\.rearrange_session"):
-        group.move(source, "new/where")
-    xzarr3.copy(moving.store, moving.store, source_path=source, path="new/where")
-    del group[source]
+    with pytest.raises(xzarr3.NodeExistsError, match="within the other"):
+        group.move(source, f"{source}/below")
+    with pytest.raises(xzarr3.NodeExistsError, match=r"key 'g/y/c' is there|key 'new/zarr.json' is there"):
+        group.move(source, "g/y" if source == "g/b/x" else "new")
+    assert not moving.has_uncommitted_changes
+    group.move(source, "new/where")
+    assert (source in group, "new/where" in group) == (False, True)
     moving.commit("moved")
     after = xzarr3.open_group(repository.readonly_session("main").store)
     assert source not in after
@@ -108,6 +113,31 @@ def test_icechunk_store_copy_and_delete(repository: Any, session: Any, source: s
     rest = after["g" if source == "g/b/x" else "new/where"]
     assert (rest["y"][()], dict(rest.attrs)) == (5, {"title": "t"})
     assert zarr.open_group(repository.readonly_session("main").store, mode="r")[moved][1, 2] == VALUES[1, 2]
+
+
+def test_icechunk_store_move_that_fails_says_what_to_do(repository: Any, session: Any) -> None:
+    root = xzarr3.create_group(session.store)
+    root.create_array("a", data=VALUES, chunks=(2, 4))
+    session.commit("first")
+    rearranging = repository.rearrange_session("main")
+    with pytest.raises(xzarr3.StoreError, match=r"(?s)rearrange the hierarchy, other write operations"):
+        xzarr3.open_group(rearranging.store, mode="r+").move("a", "new/where")
+    moving = repository.writable_session("main")
+    store = open_store(moving.store)
+    put = type(store).put
+
+    def failing(self: Any, key: str, pieces: Any) -> None:
+        if key.startswith("b/c/1"):
+            raise xzarr3.StoreError("no more")
+        put(self, key, pieces)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(type(store), "put", failing)
+        with pytest.raises(xzarr3.StoreError, match="no more") as caught:
+            xzarr3.open_group(store, mode="r+").move("a", "b")
+    assert "moved in part" in caught.value.__notes__[0]
+    moving.discard_changes()
+    np.testing.assert_array_equal(xzarr3.open_array(moving.store, "a")[...], VALUES)
 
 
 def test_icechunk_store_below_others_that_of_a_session(session: Any) -> None:

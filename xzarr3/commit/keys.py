@@ -187,7 +187,7 @@ class Session(Transaction):
 
     def begin(self) -> None:
         place = self.place
-        if self.overwrite:
+        if self.overwrite and not self.resumes:
             leaving = _leaving(place)
             self._replaces = bool(leaving)
             for format in place.formats:
@@ -206,6 +206,12 @@ class Session(Transaction):
         _erase_written(self.place)
 
     def give_up(self, error: BaseException) -> None:
+        if self.plan is not None:
+            error.add_note(
+                f"what was committed of '/{self.place.path}' in {self.target} is kept: the same call with "
+                "resume=True writes what is left; a call without it begins anew"
+            )
+            return
         super().give_up(error)
         if self._replaces:
             error.add_note(

@@ -1,8 +1,13 @@
-"""Moves a node of a directory, with all nodes below it, to another path of its hierarchy: by renaming."""
+"""Moves a node with all nodes below it to another path of its hierarchy.
+
+A directory is renamed. In a session of Icechunk, all changes become visible at once, so that a node is copied
+and erased; a session that was made to rearrange nodes does it without a copy.
+"""
 
 from __future__ import annotations
 
 import os
+from typing import cast
 
 from xzarr3.commit.create import make_groups_above
 from xzarr3.errors import NodeExistsError, StoreCapabilityError, StoreError
@@ -10,10 +15,12 @@ from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
 from xzarr3.nodes.case_folding import check_names
 from xzarr3.nodes.consolidated import drop_from_consolidated, refresh_consolidated
-from xzarr3.nodes.erase import formats_in, keys_at
+from xzarr3.nodes.erase import erase_node, formats_in, keys_at, leaving_stages
 from xzarr3.nodes.find import load_below
 from xzarr3.nodes.seen import note_documents
+from xzarr3.parallel import parallel_map
 from xzarr3.stores import LocalStore, Store
+from xzarr3.stores.foreign import IcechunkStore
 
 
 def move_node(store: Store, format: Format, source: str, target: str) -> None:
@@ -28,15 +35,16 @@ def move_node(store: Store, format: Format, source: str, target: str) -> None:
     NodeTypeError
         If there is an array above the new path.
     StoreCapabilityError
-        If the store cannot rename.
+        If the node is no directory, and the store no session.
     StoreError
-        If the directory cannot be renamed.
+        If the directory cannot be renamed, or the session not be changed.
     """
-    if not (isinstance(store, LocalStore) and format.keys(source).prefixes == (node_prefix(source),)):
-        in_session = store.traits.visible == "at commit"
+    in_session = store.traits.visible == "at commit"
+    is_folder = isinstance(store, LocalStore) and format.keys(source).prefixes == (node_prefix(source),)
+    if not (in_session or is_folder):
         raise StoreCapabilityError(
             f"cannot move '/{source}' in {store}: only the directory of a node is renamed; copy it with "
-            f"xzarr3.copy(), then delete it{'; or call move() of repo.rearrange_session(...)' * in_session}"
+            "xzarr3.copy(), then delete it"
         )
     one, other = node_prefix(source), node_prefix(target)
     if one.startswith(other) or other.startswith(one):
@@ -53,11 +61,36 @@ def move_node(store: Store, format: Format, source: str, target: str) -> None:
     check_names(store, format, target)
     below = [source, *(node_prefix(source) + each for each in load_below(store, format, source))]
     made = make_groups_above(store, format, target)
-    _rename(store, source, target)
+    if in_session:
+        _move_in_session(store, format, source, target)
+    else:
+        _rename(cast("LocalStore", store), source, target)
     moved = [target + path[len(source) :] for path in below]
     note_documents(store, [*below, *moved])
     drop_from_consolidated(store, format, source)
     refresh_consolidated(store, format, [*made, *moved])
+
+
+def _move_in_session(store: Store, format: Format, source: str, target: str) -> None:
+    """Copy a node and erase the old one, unless the session itself moves nodes."""
+    if isinstance(store, IcechunkStore) and store.moves_nodes:
+        store.move(source, target)
+        return
+
+    def copy(key: str) -> None:
+        store.copy(key, target + key[len(source) :])
+
+    formats = formats_in(store, source, format)
+    try:
+        # Documents first: the session takes only chunks of arrays that it knows.
+        for keys in leaving_stages(formats, source, keys_at(store, formats, source)):
+            parallel_map(copy, keys, 1 if format.place(keys[0]) is not None else store.concurrency)
+        erase_node(store, source, format)
+    except BaseException as error:
+        error.add_note(
+            f"'/{source}' is moved in part in {store}; discard the changes of the session, and call again"
+        )
+        raise
 
 
 def _rename(store: LocalStore, source: str, target: str) -> None:

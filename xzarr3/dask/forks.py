@@ -42,9 +42,10 @@ class Forks:
         return self.store.fork()
 
     def merge(self, written: bytes | None) -> None:
-        """Take over what tasks of other processes have written."""
+        """Take over what tasks of other processes have written; later tasks begin with another fork."""
         if written is not None:
             self.store.merge(written)
+        vars(self).pop("fork", None)
 
 
 def forks_of(store: Store, scheduler: Any = None) -> Forks | None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import uuid
 import warnings
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import dask.array as da
+import numpy as np
 from dask._task_spec import TaskRef
 from dask.blockwise import blockwise
 from dask.highlevelgraph import HighLevelGraph
@@ -46,6 +47,11 @@ from xzarr3.io.selection import basic_selection
 from xzarr3.nodes.freshness import note_values
 
 _Box = tuple[tuple[int, int], ...]
+
+ALL = (0, 1)
+"""The part of a write that is all of it: part 0 of 1."""
+_MOST_PARTS = 16
+_SMALLEST_PART = 2**28  # Bytes of values.
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,15 +162,30 @@ class Writes:
             )
         return found[0] if found else None
 
-    def delayed(self, then: Callable[[], None] | None = None, forks: Forks | None = None) -> Writing:
-        """A Delayed that writes everything when it is computed, and calls ``then`` at the end.
+    def parts(self) -> list[tuple[int, int]]:
+        """The parts in which to write, so that an interrupt loses at most one: ``(0, n)``, ``(1, n)``, ...
+
+        Each has a share of the tiles of every job, as jobs may be computed from the same blocks.
+        """
+        values = sum(int(job.source.nbytes) for job in self._jobs)
+        number = min(_MOST_PARTS, max(1, values // _SMALLEST_PART))
+        return [(at, number) for at in range(number)]
+
+    def delayed(
+        self,
+        then: Callable[[], None] | None = None,
+        forks: Forks | None = None,
+        part: tuple[int, int] = ALL,
+    ) -> Writing:
+        """A Delayed that writes everything, or a part, when it is computed, and calls ``then`` at the end.
 
         Its result is what ``forks`` are to merge.
         """
         gate = Gate()
         layers: dict[str, Any] = {}
         dependencies: dict[str, set[str]] = {}
-        written = {job.name: job.written for job in self._jobs}
+        done = {job.name: job.done(part) for job in self._jobs}
+        written = {job.name: job.written(done[job.name]) for job in self._jobs}
 
         def waiting(names: Iterable[str], then: Callable[[], None] | None = None) -> str:
             """Add the layer that waits for other layers and then calls ``then``; returns its name."""
@@ -178,7 +199,7 @@ class Writes:
             layers.update(graph.layers)
             dependencies.update(graph.dependencies)
             after = [waiting([earlier]) for earlier in job.follows]
-            layers[job.name] = job.layer(gate, after, forks)
+            layers[job.name] = job.layer(gate, after, forks, done[job.name])
             dependencies[job.name] = {*after, *job.source.__dask_layers__()}
         name = waiting(written, then)
         return Writing(name, HighLevelGraph(layers, dependencies))
@@ -246,22 +267,30 @@ class _TiledWrite:
         """The region of each tile in the target."""
         return Regions(chunks_of(self.axes), self.starts)
 
-    @property
-    def written(self) -> Written:
+    def written(self, done: Container[Tile]) -> Written:
         """The tiles that the layer of the job writes."""
-        return Written(tuple(axis.count for axis in self.axes), self._done, self.slabs)
+        return Written(tuple(axis.count for axis in self.axes), done, self.slabs)
+
+    def done(self, part: tuple[int, int] = ALL) -> Container[Tile]:
+        """The tiles that are not to be written: those that are stored, and those of other parts."""
+        if part == ALL:
+            return self._stored
+        at, number = part
+        left = [tile for tile in np.ndindex(*(axis.count for axis in self.axes)) if tile not in self._stored]
+        start, stop = (len(left) * each // number for each in (at, at + 1))
+        return {*self._stored, *left[:start], *left[stop:]}
 
     @cached_property
-    def _done(self) -> Container[Tile]:
-        return done_tiles(self.target, self.regions) if self._resumes else ()
+    def _stored(self) -> Set[Tile]:
+        return done_tiles(self.target, self.regions) if self._resumes else frozenset()
 
-    def layer(self, gate: Gate, after: Sequence[str], forks: Forks | None) -> Any:
+    def layer(self, gate: Gate, after: Sequence[str], forks: Forks | None, done: Container[Tile]) -> Any:
         """The layer that writes the tiles after the tasks ``after``, each the last of its layer."""
         in_session = forks is not None and self.target.store is forks.store
         source, sink = self.source, Sink(self.target, gate, forks if in_session else None)
         if not self.aligned:
             write = partial(write_tile, sink)
-            return Tiles(self.name, source.name, self.axes, self.starts, write, self._done, after)
+            return Tiles(self.name, source.name, self.axes, self.starts, write, done, after)
         index = tuple(range(source.ndim))
         blocks: list[Any] = [source.name, index, sink, None, self.regions, index]
         for key in after:

@@ -5,7 +5,7 @@ Blocks may have any shapes. This module checks what a user gives; :mod:`xzarr3.d
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import dask.array as da
@@ -15,7 +15,7 @@ from xzarr3.dask.bars import check_shown
 from xzarr3.dask.bars import compute as compute_shown
 from xzarr3.dask.expressions import is_expression, with_graph
 from xzarr3.dask.forks import Forks
-from xzarr3.dask.plan import BlockWrite, Writes, plan_writes
+from xzarr3.dask.plan import ALL, BlockWrite, Writes, plan_writes
 from xzarr3.dask.sources import array_at, is_array
 from xzarr3.errors import (
     ArgumentTypeError,
@@ -110,11 +110,23 @@ def store(
     return None
 
 
-def compute_writes(writes: Writes, progress: bool, forks: Forks | None, **options: Any) -> None:
-    """Write planned jobs, and take over what other processes wrote to forks; `options` are for dask."""
-    written = compute_shown(writes.delayed(forks=forks), progress, **options)
-    if forks is not None:
-        forks.merge(written)
+def compute_writes(
+    writes: Writes,
+    progress: bool,
+    forks: Forks | None,
+    save: Callable[[], None] | None = None,
+    **options: Any,
+) -> None:
+    """Write planned jobs, and take over what other processes wrote to forks; `options` are for dask.
+
+    With ``save`` the jobs are written in parts, and it is called after each.
+    """
+    for part in writes.parts() if save is not None else [ALL]:
+        written = compute_shown(writes.delayed(forks=forks, part=part), progress, **options)
+        if forks is not None:
+            forks.merge(written)
+        if save is not None:
+            save()
 
 
 def _paired(sources: Any, targets: Any, regions: Any) -> list[BlockWrite]:

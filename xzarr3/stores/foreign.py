@@ -284,6 +284,29 @@ class IcechunkStore(ForeignStore):
         """Whether other processes can write to forks of the session."""
         return self._layer is self.foreign and not (self._is_copy or self._layer.session.read_only)
 
+    @property
+    def moves_nodes(self) -> bool:
+        """Whether the session was made to move nodes, and takes no other changes."""
+        return str(getattr(self._layer.session, "mode", "")).endswith(".rearrange")
+
+    def move(self, source: str, target: str) -> None:
+        """Move a node in a session that does this without a copy.
+
+        Raises
+        ------
+        StoreError
+            If Icechunk refuses it.
+        """
+        try:
+            undisturbed(lambda: self._layer.session.move(f"/{source}", f"/{target}"))
+        except Exception as error:
+            first = (str(error).strip().splitlines() or [""])[0]
+            raise StoreError(f"cannot move '/{source}' to '/{target}' in {self}: {first}") from error
+
+    def go_on(self, session: Any) -> None:
+        """Read and write another session of the same repository from now on."""
+        self.foreign = self._layer = session.store
+
     @classmethod
     def forked(cls, fork: bytes) -> IcechunkStore:
         """The store of a fork in another process, which :meth:`fork` sends back."""

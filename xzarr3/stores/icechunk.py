@@ -6,6 +6,7 @@ made one. :class:`~xzarr3.stores.foreign.IcechunkStore` reads and writes the ses
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar, cast
@@ -23,6 +24,7 @@ VERSIONS: Final = ("branch", "tag", "snapshot")
 _UNKNOWN: Final = ("RefNotFoundError", "SnapshotNotFoundError", "InvalidInputError")
 _CONFLICTS: Final = ("ConflictError", "RebaseFailedError")
 _MOST_NAMED: Final = 5
+_PLAN: Final = "xzarr3_plan"  # In the metadata of the commits of a write that can be resumed.
 
 
 def reading(repository: Any, options: Mapping[str, Any]) -> Store:
@@ -85,7 +87,8 @@ def _said(error: Exception) -> str:
 class RepositoryCommit:
     """One commit to a branch: :attr:`store` takes the changes, :meth:`commit` makes them visible.
 
-    Nothing is visible before, and nothing has to be undone after an error.
+    Nothing is visible before, and nothing has to be undone after an error. A write that can be resumed is
+    made on a branch of its own: :meth:`stage`.
 
     Parameters
     ----------
@@ -101,7 +104,59 @@ class RepositoryCommit:
     def __init__(self, repository: Any, branch: str = "main") -> None:
         self._repository, self._branch = repository, branch
         self._session = _started(repository, "branch", branch, lambda: repository.writable_session(branch))
+        self._base = self._session.snapshot_id
+        self._stage, self._plan = "", ""
         self.store = _opened(self._session)
+
+    def stage(self, path: str, plan: str) -> bool:
+        """Write to a branch of its own, which an interrupted write of this plan may have left.
+
+        :meth:`save` commits to that branch what is stored. :meth:`commit` makes it the branch that was asked
+        for, with one commit more than before.
+
+        Parameters
+        ----------
+        path : str
+            Path of the node that is written.
+        plan : str
+            The fingerprint of the write.
+
+        Returns
+        -------
+        bool
+            Whether the branch holds documents and values of an interrupted write of the plan.
+        """
+        repository, name = self._repository, f"unfinished/{self._branch}/{path}".rstrip("/")
+        self._stage, self._plan = name, plan
+        with self._explained(f"branch {name!r}"):
+            left = (
+                next(iter(repository.ancestry(branch=name))) if name in repository.list_branches() else None
+            )
+            goes_on = left is not None and (left.metadata.get(_PLAN), left.parent_id) == (plan, self._base)
+            if left is not None and left.id != self._base and not goes_on:
+                _warn_of_another(name, self._branch)
+                repository.delete_branch(name)
+                left = None
+            if left is None:
+                repository.create_branch(name, self._base)
+            self._begin()
+        return goes_on
+
+    def _begin(self) -> None:
+        self._session = self._repository.writable_session(self._stage)
+        self.store.go_on(self._session)
+
+    def save(self) -> None:
+        """Commit to the branch of the write what was stored since the last time."""
+        with self._explained(f"branch {self._stage!r}"):
+            undisturbed(lambda: self._saved("xzarr3.to_zarr, not complete"))
+            self._begin()
+
+    def _saved(self, message: str) -> str:
+        """Commit to the branch of the write, in place of what was committed there before."""
+        is_first = self._session.snapshot_id == self._base
+        call = self._session.commit if is_first else self._session.amend
+        return str(call(message, metadata={_PLAN: self._plan}, allow_empty=True))
 
     def commit(self, message: str) -> Store:
         """Commit what was stored, if anything was; returns the store of the snapshot.
@@ -116,17 +171,26 @@ class RepositoryCommit:
             If the repository cannot be written.
         """
         snapshot = self._session.snapshot_id
-        if self._session.has_uncommitted_changes:
-            from icechunk import ConflictDetector
+        with self._explained(f"branch {self._branch!r}"):
+            if self._stage:
+                snapshot = undisturbed(lambda: self._moved(message))
+            elif self._session.has_uncommitted_changes:
+                from icechunk import ConflictDetector
 
-            solver = ConflictDetector()
-            with self._explained():
+                solver = ConflictDetector()
                 snapshot = undisturbed(lambda: self._session.commit(message, rebase_with=solver))
         return reading(self._repository, {"snapshot": snapshot})
 
+    def _moved(self, message: str) -> str:
+        """Make the branch that was asked for that of the write; returns the snapshot."""
+        snapshot = self._saved(message)
+        self._repository.reset_branch(self._branch, snapshot, from_snapshot_id=self._base)
+        self._repository.delete_branch(self._stage)
+        return snapshot
+
     @contextmanager
-    def _explained(self) -> Iterator[None]:
-        where = f"branch '{self._branch}' of the Icechunk repository"
+    def _explained(self, where: str) -> Iterator[None]:
+        where = f"{where} of the Icechunk repository"
         try:
             yield
         except Exception as error:
@@ -141,6 +205,15 @@ class RepositoryCommit:
                 f"{self._session.snapshot_id}{there}; that commit is whole, and nothing of this write is in "
                 "the branch; repeat the call"
             ) from error
+
+
+def _warn_of_another(name: str, branch: str) -> None:
+    warnings.warn(
+        f"branch {name!r} of the Icechunk repository holds an unfinished write that this call does not "
+        f"continue: its data or encoding differ, dask has given its arrays other names, or branch {branch!r} "
+        "has other commits since; the branch is removed, and all is written",
+        stacklevel=errors.levels_to_caller(),
+    )
 
 
 def _named(conflicts: Any) -> str:

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from xzarr3.api import open_group
 from xzarr3.arrays import Array
@@ -50,6 +50,9 @@ from xzarr3.xarray.compare import Change, ChangedGroup, Plan
 from xzarr3.xarray.exact import is_lazy
 from xzarr3.xarray.labels import Compared
 from xzarr3.xarray.plan import PlannedGroup
+
+if TYPE_CHECKING:
+    from xzarr3.stores.icechunk import RepositoryCommit
 
 _decisive = attrgetter("shape", "attributes", "dimension_names", "fill_is_null")
 """The metadata that a plan depends on; how values are stored is compared by each array itself."""
@@ -94,6 +97,11 @@ class Commit:
     def resumes(self) -> bool:
         """Whether values that an interrupted write of this plan has stored are kept."""
         return self._asked.resume
+
+    def stage(self, repository: RepositoryCommit) -> None:
+        """Write on a branch of its own in a repository, and go on with what an interrupted write left."""
+        (placing,) = self._transactions
+        placing.resumes = repository.stage(self.path, str(placing.plan))
 
     def _create(self, groups: Mapping[str, PlannedGroup]) -> None:
         """Plan new groups, by path relative to the uppermost one."""

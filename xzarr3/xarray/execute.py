@@ -23,13 +23,20 @@ if TYPE_CHECKING:
     from xzarr3.xarray.commit import Commit
 
 
-def write_now(writes: Sequence[Commit], options: Mapping[str, Any] | None, progress: bool) -> None:
+def write_now(
+    writes: Sequence[Commit],
+    options: Mapping[str, Any] | None,
+    progress: bool,
+    save: Callable[[], None] | None = None,
+) -> None:
     """Carry out writes: the values of all dask arrays at once, then all else in turn.
 
-    What is finished before an error stays. ``options`` are for dask's scheduler.
+    What is finished before an error stays. ``options`` are for dask's scheduler. With ``save`` values are
+    written in parts, and it is called after each.
     """
     jobs = [job for write in writes for job in write.jobs]
-    _carry_out(writes, planned(jobs, writes[0].store, options, progress, resume=writes[0].resumes))
+    resume = writes[0].resumes
+    _carry_out(writes, planned(jobs, writes[0].store, options, progress, resume=resume, save=save))
 
 
 def planned(
@@ -39,6 +46,7 @@ def planned(
     progress: bool,
     *,
     resume: bool = False,
+    save: Callable[[], None] | None = None,
 ) -> Callable[[], None]:
     """Plan the writes of dask arrays; returns what carries them out."""
     if not jobs:
@@ -46,7 +54,7 @@ def planned(
     chosen = _for_scheduler(options)
     blocks = plan_writes(jobs, resume=resume)
     forks = blocks.forks(chosen.get("scheduler"))
-    return lambda: compute_writes(blocks, progress, forks, **{**_workers(store, jobs), **chosen})
+    return lambda: compute_writes(blocks, progress, forks, save, **{**_workers(store, jobs), **chosen})
 
 
 def _carry_out(writes: Sequence[Commit], values: Callable[[], None] = lambda: None) -> None:

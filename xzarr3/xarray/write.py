@@ -23,10 +23,10 @@ from xzarr3.errors import ArgumentError, StoreOptionError, listed, one_of, short
 from xzarr3.formats import ZarrFormat, parse_format
 from xzarr3.groups import Group
 from xzarr3.nodes.node import locate_node, normal_path
-from xzarr3.stores import MemoryStore, Store, StoreLike
+from xzarr3.stores import MemoryStore, StoreLike
 from xzarr3.stores.open import is_repository, was_made, with_version
 from xzarr3.xarray.commit import commits
-from xzarr3.xarray.compare import Plan, compare
+from xzarr3.xarray.compare import compare
 from xzarr3.xarray.execute import values_later, write_now
 from xzarr3.xarray.plan import WriteOptions, check_group_path, nodes_of
 from xzarr3.xarray.prepend import check_prepend, put_before
@@ -145,7 +145,7 @@ def to_zarr(
     progress : bool
         Show the progress bar of dask, or of the cluster, for the values of dask arrays.
     resume : bool
-        With ``w`` and ``w-``: keep what an interrupted write stored, write the rest. Not for a repository.
+        With ``w`` and ``w-``: keep what an interrupted write stored, write the rest.
     branch, message : str, optional
         The branch of a repository, by default ``"main"``, and the message of the commit.
 
@@ -208,17 +208,24 @@ def to_zarr(
         if ours is not None:  # Closing completes a zip; after an error it stays as it was before.
             closing.enter_context(ours)
         is_finished = asked.prepends and finish_interrupted(opened, path)
-        plans = _planned(dataset, opened, path, asked)
+        check_group_path(path)
+        if asked.resume and commit is None:
+            check_resumable(opened)
+        plans = compare(nodes_of(dataset, path, asked), opened, asked)
         if asked.prepends:
             group_now = put_before(plans[0], chunkmanager_store_kwargs, progress, is_finished=is_finished)
             if group_now is not None:
                 return group_now
         writes = commits(plans)
+        save = None
+        if commit is not None and asked.resume:
+            writes[0].stage(commit)
+            save = commit.save
         if not compute:
             later = values_later(writes, ours)
             closing.pop_all()
             return later
-        write_now(writes, chunkmanager_store_kwargs, progress)
+        write_now(writes, chunkmanager_store_kwargs, progress, save)
     if commit is None:
         return writes[0].group()
     return writes[0].group(commit.commit(message or _message(dataset, asked, path)))
@@ -232,11 +239,10 @@ def _begun(
     storage_options: Mapping[str, Any] | None,
 ) -> RepositoryCommit:
     """Begin a commit to a repository; refuses options that do not go with it."""
-    if asked.resume or not compute:
+    if not compute:
         raise ArgumentError(
-            f"{'resume=True' if asked.resume else 'compute=False'} does not go with an Icechunk repository: "
-            "a write is one commit, of which nothing stays if it is interrupted; repeat the call, or write "
-            "to a session of your own, and commit it"
+            "compute=False does not go with an Icechunk repository: a write is one commit; write to a "
+            "session of your own, and commit it"
         )
     if storage_options:
         raise StoreOptionError(
@@ -266,15 +272,6 @@ def _check(asked: WriteOptions, compute: bool) -> None:
         )
     if asked.zarr_format is not None:
         parse_format(asked.zarr_format)
-
-
-def _planned(
-    data: Dataset | DataArray | DataTree, store: Store, path: str, asked: WriteOptions
-) -> list[Plan]:
-    check_group_path(path)
-    if asked.resume:
-        check_resumable(store)
-    return compare(nodes_of(data, path, asked), store, asked)
 
 
 def chosen_mode(mode: str | None, append_dim: Hashable | None, region: object) -> WriteMode:
