@@ -30,11 +30,13 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -382,6 +384,19 @@ def start_gcs() -> Iterator[GcsServer]:
 def start_faults() -> FaultServer:
     """The scripted server."""
     return FaultServer.start(limit=LIMIT)
+
+
+@contextmanager
+def answered_by(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The URL of a web server on loopback that answers in a way of its own."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 @contextmanager

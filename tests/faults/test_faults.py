@@ -28,6 +28,7 @@ import numpy as np
 import pytest
 from _conformance import contents, read_back
 from _damage import failing, files, os_error
+from _peers import CRC32C, blosc, codec
 from _unprivileged import run_child, unprivileged
 from dask import threaded
 
@@ -45,19 +46,14 @@ from xzarr3.stores.values import Value
 pytestmark = pytest.mark.usefixtures("python_executor")
 
 
-def _codec(name: str, **configuration: Any) -> dict[str, Any]:
-    return {"name": name, "configuration": configuration}
-
-
-BLOSC = {"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "typesize": 8, "blocksize": 0}
 LAYOUTS: dict[str, dict[str, Any]] = {
     "plain": {"compressors": None},
-    "zstd": {"compressors": _codec("zstd", level=1, checksum=False)},
-    "gzip": {"compressors": _codec("gzip", level=1)},
-    "blosc": {"compressors": _codec("blosc", **BLOSC)},
-    "crc32c": {"compressors": {"name": "crc32c"}},
-    "sharded": {"shards": (8, 8), "compressors": {"name": "crc32c"}},
-    "transposed": {"filters": _codec("transpose", order=[1, 0])},
+    "zstd": {"compressors": codec("zstd", level=1, checksum=False)},
+    "gzip": {"compressors": codec("gzip", level=1)},
+    "blosc": {"compressors": blosc("lz4", "shuffle", 8)},
+    "crc32c": {"compressors": CRC32C},
+    "sharded": {"shards": (8, 8), "compressors": CRC32C},
+    "transposed": {"filters": codec("transpose", order=[1, 0])},
 }
 
 ALL = pytest.mark.parametrize("layout", LAYOUTS)

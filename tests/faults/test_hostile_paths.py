@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import not_refused, reads
+from _strategies import LITTLE, array_document, chunk_document
 from _unprivileged import NOBODY, run_unprivileged, snapshot, unprivileged
 
 import xzarr3
@@ -35,23 +36,10 @@ from xzarr3.stores.local import system
 from xzarr3.stores.local.names import STAGED
 
 CLIMBING = [
-    "..",
-    "../outside",
-    "../outside/planted",
-    "/../outside",
-    "//..//outside",
-    "a/..",
-    "a/../../outside/planted",
-    "a/../../../../../../../../../../tmp/xzarr3-planted",
-    "/a/b/../../../outside",
-    "a/./b",
-    "./a",
-    ".",
-    "a//b",
-    "a\0b",
-    "\0",
-    "..\0",
-]
+    "..", "../outside", "../outside/planted", "/../outside", "//..//outside", "a/..",
+    "a/../../outside/planted", "a/../../../../../../../../../../tmp/xzarr3-planted", "/a/b/../../../outside",
+    "a/./b", "./a", ".", "a//b", "a\0b", "\0", "..\0",
+]  # fmt: skip
 
 
 def _store(base: Path) -> str:
@@ -304,19 +292,12 @@ def _plant(base: Path) -> LocalStore:
 
 
 LINKS: dict[str, str] = {
-    "to a file outside": "../../canary.txt",
-    "to a directory outside": "../../outside",
-    "to a directory outside, absolute": "{base}/outside",
-    "to the directory above the store": "../..",
-    "to the root of the system": "/",
-    "to a file inside": "../b",
-    "to a directory inside": "../other",
-    "to the root of the store": "..",
-    "to its own directory": ".",
-    "to itself": "link",
-    "to nothing": "nowhere",
-    "to nothing outside": "../../nowhere",
-}
+    "to a file outside": "../../canary.txt", "to a directory outside": "../../outside",
+    "to a directory outside, absolute": "{base}/outside", "to the directory above the store": "../..",
+    "to the root of the system": "/", "to a file inside": "../b", "to a directory inside": "../other",
+    "to the root of the store": "..", "to its own directory": ".", "to itself": "link",
+    "to nothing": "nowhere", "to nothing outside": "../../nowhere",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("target", LINKS.values(), ids=LINKS)
@@ -763,20 +744,6 @@ def test_relative_root_stays_where_it_was_when_the_directory_changes(base: Path)
     assert xzarr3.open_array(base / "store" / "x.zarr")[:].tolist() == [7] * 4
 
 
-def _array_document(**changes: object) -> dict[str, object]:
-    return {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": [4],
-        "data_type": "int32",
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2]}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": 0,
-        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
-        **changes,
-    }
-
-
 @pytest.mark.parametrize(
     "names",
     [
@@ -790,7 +757,8 @@ def _array_document(**changes: object) -> dict[str, object]:
 @unprivileged()
 def test_names_in_consolidated_metadata_that_climb(base: Path, names: list[str], kind: str) -> None:
     """Whoever walks such a hierarchy and writes to all he finds must not leave the store, and must end."""
-    document = _array_document() if kind == "array" else {"zarr_format": 3, "node_type": "group"}
+    array = chunk_document("int32", (2,), [LITTLE], shape=[4])
+    document = array if kind == "array" else {"zarr_format": 3, "node_type": "group"}
     held = {"kind": "inline", "must_understand": False, "metadata": dict.fromkeys(names, document)}
     text = json.dumps({"zarr_format": 3, "node_type": "group", "consolidated_metadata": held})
     (base / "store" / "zarr.json").write_text(text)
@@ -827,9 +795,7 @@ def _touch(find: Callable[[], Any]) -> None:
 @unprivileged()
 def test_separators_that_climb_are_refused(base: Path, encoding: str, separator: object) -> None:
     keys = {"name": encoding, "configuration": {"separator": separator}}
-    grid = {"name": "regular", "configuration": {"chunk_shape": [2, 2]}}
-    document = _array_document(chunk_key_encoding=keys, shape=[4, 4], chunk_grid=grid)
-    (base / "store" / "zarr.json").write_text(json.dumps(document))
+    (base / "store" / "zarr.json").write_text(json.dumps(array_document(chunk_key_encoding=keys)))
     with pytest.raises(xzarr3.MetadataError, match="chunk_key_encoding"):
         xzarr3.open_array(_store(base), mode="r+")
 

@@ -11,8 +11,8 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _fault_server import FaultServer
-from _servers import WebServer
+from _servers import WebServer, answered_by
 from _unprivileged import run_child
 
 import xzarr3
@@ -62,17 +62,6 @@ def real(request: pytest.FixtureRequest, server: str) -> tuple[Any, ObjectStore]
         return running, make("s3", running)
     scheme = {"s3_server": "s3", "azure_server": "az", "gcs_server": "gs"}[server]
     return running, ObjectStore(f"{scheme}://{running.bucket()}/x", storage_options=running.storage_options)
-
-
-@contextmanager
-def web_server(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """The address of a web server that answers in its own way."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
 
 
 def put_if(store: Store, key: str, version: object, value: bytes) -> bool:
@@ -294,7 +283,7 @@ def test_a_body_without_a_tag_is_asked_for_again() -> None:
         def log_message(self, *_: object) -> None:
             pass
 
-    with web_server(Handler) as url:
+    with answered_by(Handler) as url:
         assert ObjectStore(url).get("a") == b"\3" * 1000
     assert seen == [None] * 3
 
@@ -308,15 +297,12 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("no-length", {}),
 ]
 WRONG_PARTS: list[tuple[str, dict[str, Any]]] = [
-    ("ignore-range", {}),
-    ("wrong-range", {}),
-    ("wrong-range", {"shift": 7}),
-    ("narrow-range", {}),
+    ("ignore-range", {}), ("wrong-range", {}), ("wrong-range", {"shift": 7}), ("narrow-range", {}),
     ("headers", {"headers": {"Content-Range": None}}),
     ("headers", {"headers": {"Content-Range": "bytes 3-5/*"}}),
     ("headers", {"headers": {"Content-Range": "bytes 0-9/10"}}),
     ("headers", {"headers": {"Content-Range": "nonsense"}}),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -119,13 +119,10 @@ def test_processes_at_once(kind: str, tmp_path: Path, request: pytest.FixtureReq
 @pytest.mark.parametrize(
     ("numbers", "lost"),
     [
-        ([1] * 8 + [2] * 3, None),
-        ([3] * 4 + [1] * 4 + [2] * 3, None),
-        ([1] * 8, "rows are lost"),
-        ([0] * 8 + [2] * 3, "a dataset is lost"),
-        ([4] * 4 + [1] * 4 + [2] * 3, "a region is lost"),
+        ([1] * 8 + [2] * 3, None), ([3] * 4 + [1] * 4 + [2] * 3, None), ([1] * 8, "rows are lost"),
+        ([0] * 8 + [2] * 3, "a dataset is lost"), ([4] * 4 + [1] * 4 + [2] * 3, "a region is lost"),
     ],
-)
+)  # fmt: skip
 def test_what_is_lost_is_found(numbers: list[int], lost: str | None) -> None:
     writes = [
         Write("replace", 0, 0, 1), Write("replace", 1, 2, 3), Write("append", 2, 4, 5),

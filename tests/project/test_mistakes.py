@@ -10,16 +10,15 @@ import pickle
 import re
 import shutil
 import sys
-import threading
 import traceback
 from collections.abc import Callable, Iterator
-from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 from _mistaken import Answers, Things
 from _mistakes import MISTAKES, create, encoded
+from _servers import answered_by
 
 import xzarr3
 from xzarr3.errors import FULL_TRACEBACK
@@ -60,14 +59,9 @@ def test_words_that_no_message_has(not_said: str) -> None:
 @pytest.fixture(scope="module")
 def things(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Things]:
     made = Things(tmp_path_factory.mktemp("mistakes"))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    made.web = f"http://127.0.0.1:{server.server_port}"
-    yield made
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with answered_by(Answers) as url:
+        made.web = url
+        yield made
 
 
 def made(run: Callable[[], Any]) -> BaseException:

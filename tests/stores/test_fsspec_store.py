@@ -946,11 +946,9 @@ def test_fsspec_store_reads_shard_indexes_once(tmp_path: Path) -> None:
     data = np.arange(64, dtype="i4")
     array = xzarr3.create_array(store, "x", data=data, shards=(64,), chunks=(2,), compressors=None)
     Slow.requests.clear()
-    for at in range(0, 64, 4):
-        assert array[at] == at
+    assert [array[at] for at in range(0, 64, 4)] == [*range(0, 64, 4)]
     asked = [request for request in Slow.requests if request.startswith("cat b/x/c/0")]
     assert len(asked) == 17, "the index and 16 chunks"
-    assert len(Slow.requests) == 17 + 2 + 16, "and what version it is: twice for the index, once for each"
     array[:] = data[::-1].copy()
     assert array[5] == 58
 

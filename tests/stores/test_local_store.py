@@ -199,21 +199,6 @@ def test_put_where_a_part_of_the_path_is_a_file(store: LocalStore) -> None:
     assert files(store.root) == {"a/b": b"1"}
 
 
-def test_put_calls_the_system_seldom(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two calls more than without a lock; a directory that is known is looked at once."""
-    store.set("a/b/c", b"")
-    calls: list[str] = []
-
-    def watched(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *args, **options: calls.append(name) or real(*args, **options)
-
-    for name in ("open", "fstat", "stat", "lstat", "writev", "replace", "close", "mkdir", "unlink", "utime"):
-        monkeypatch.setattr(os, name, watched(name, getattr(os, name)))
-    store.set("a/b/c", b"value")
-    store.set("a/b/d", b"value")
-    assert calls == ["stat", "open", "fstat", "writev", "replace", "close", "utime"] * 2
-
-
 # Locks
 
 

@@ -6,7 +6,7 @@ import http.server
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from _servers import answered_by
 
 import xzarr3
 from xzarr3 import MemoryStore, StoreCapabilityError, StoreError
@@ -122,17 +123,9 @@ def test_names_on_takes_time_that_grows_with_the_page_only(kind: str) -> None:
 # Served on loopback
 
 
-@contextmanager
-def serving(handler: Callable[..., Any], folder: Path) -> Iterator[str]:
-    """The URL of a server of a folder on loopback."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder))) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+def serving(handler: Callable[..., Any], folder: Path) -> AbstractContextManager[str]:
+    """A server of a folder on loopback."""
+    return answered_by(partial(handler, directory=str(folder)))
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

@@ -151,16 +151,9 @@ def test_options_that_are_refused(url: str, options: dict[str, Any], text: str) 
 
 def test_settings_may_be_among_the_options() -> None:
     given: dict[str, Any] = {
-        "concurrency": 7,
-        "retries": 0,
-        "deadline": 9,
-        "timeout": 20.0,
-        "absent_status": [404, 403],
-        "request_bytes": 1000,
-        "over_read": 1.5,
-        "conditional": "process",
-        "read_only": True,
-    }
+        "concurrency": 7, "retries": 0, "deadline": 9, "timeout": 20.0, "absent_status": [404, 403],
+        "request_bytes": 1000, "over_read": 1.5, "conditional": "process", "read_only": True,
+    }  # fmt: skip
     assert given.keys() == set(Settings.__struct_fields__)
     store = ObjectStore("s3://b/x", storage_options={"anon": True, **given})
     assert (store.concurrency, store.traits.request_bytes, store.traits.over_read) == (7, 1000, 1.5)

@@ -19,18 +19,10 @@ from xzarr3.stores import ANY, BytesValue, ReadOnlyStore, Scratch, Traits, Value
 from xzarr3.stores.values import OversizedError
 
 ANSWERS: dict[str, Any] = {
-    "get": b"got",
-    "open": BytesValue(b"opened"),
-    "list": ["a/b"],
-    "list_dir": ({"a/b"}, set()),
-    "put": False,
-    "erase": None,
-    "erase_prefix": None,
-    "copy": None,
-    "versions": [5, 5],
-    "exclusive": nullcontext(),
+    "get": b"got", "open": BytesValue(b"opened"), "list": ["a/b"], "list_dir": ({"a/b"}, set()), "put": False,
+    "erase": None, "erase_prefix": None, "copy": None, "versions": [5, 5], "exclusive": nullcontext(),
     "close": None,
-}
+}  # fmt: skip
 
 
 def noting(name: str) -> Callable[..., Any]:

@@ -111,12 +111,9 @@ class Asking(Value):
 # Peers
 
 KEYS = {
-    "zarr.json": b"{}",
-    "a/b": VALUE,
-    "a/c/d": b"",
-    "\u6c23\u6e29/e\u0301": bytes(range(256)) * 300,
+    "zarr.json": b"{}", "a/b": VALUE, "a/c/d": b"", "\u6c23\u6e29/e\u0301": bytes(range(256)) * 300,
     "a": b"beside its own prefix",
-}
+}  # fmt: skip
 COMPRESSIONS = pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 
 
@@ -607,14 +604,11 @@ def test_modes(path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("x.zip", "key"), ValueError),
-        ((MemoryStore(),), ValueError),
-        ((MemoryStore(), "../x"), InvalidKeyError),
-        ((None,), TypeError),
-        (("a\0b",), StoreError),
+        (("x.zip", "key"), ValueError), ((MemoryStore(),), ValueError),
+        ((MemoryStore(), "../x"), InvalidKeyError), ((None,), TypeError), (("a\0b",), StoreError),
         (("/",), StoreError),
     ],
-)
+)  # fmt: skip
 def test_arguments_that_are_refused(arguments: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
         ZipStore(*arguments)
