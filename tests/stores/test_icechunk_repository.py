@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import dask
 import dask.array as da
@@ -294,7 +295,7 @@ def test_icechunk_repository_resume_writes_what_is_left_as_one_commit(
             xzarr3.to_zarr(blocks.dataset(), either, **options)
         assert "the same call with resume=True writes what is left" in caught.value.__notes__[0]
         assert messages(either) == before
-        assert {*either.list_branches()} == {"main", f"unfinished/main/{group}".rstrip("/")}
+        assert {*either.list_branches()} == {"main", f"unfinished.main.{quote(group, safe='')}".rstrip(".")}
     blocks = Blocks()
     written = xzarr3.to_zarr(blocks.dataset().assign_attrs(a=2), either, message="new", **options)
     assert blocks.made < 20
@@ -314,7 +315,7 @@ def test_icechunk_repository_resume_of_another_write_begins_anew(repo: Any, othe
     blocks = Blocks()
     encoding: Any = {"t": {"chunks": (1, 4)}} if other == "chunks" else {}
     ds = blocks.dataset(first=int(other == "values"))
-    with pytest.warns(UserWarning, match=r"branch 'unfinished/main/here'.*all is written"):
+    with pytest.warns(UserWarning, match=r"branch 'unfinished.main.here'.*all is written"):
         xzarr3.to_zarr(ds, repo, group="here", resume=True, encoding=encoding, message="new")
     assert blocks.made >= 40
     assert (messages(repo)[0], {*repo.list_branches()}) == ("new", {"main"})
@@ -356,6 +357,15 @@ def test_icechunk_repository_resume_is_refused_a_branch_that_moved(repo: Any) ->
     with pytest.raises(ConflictError, match=r"branch 'main'.*came first.*repeat the call"):
         xzarr3.to_zarr(ours, repo, resume=True)
     assert messages(repo) == ["theirs"]
+
+
+def test_icechunk_repository_resume_needs_version_2(tmp_path: Path) -> None:
+    storage = icechunk.local_filesystem_storage(str(tmp_path))
+    repo = icechunk.Repository.create(storage, spec_version=1)
+    xzarr3.to_zarr(dataset(), repo)
+    with pytest.raises(StoreCapabilityError, match=r"version 2.*upgrade_icechunk_repository"):
+        xzarr3.to_zarr(dataset(), repo, mode="w", resume=True)
+    assert {*repo.list_branches()} == {"main"}
 
 
 def _resumed_in_process(at: bytes) -> None:

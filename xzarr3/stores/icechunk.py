@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar, cast
+from urllib.parse import quote
 
 from xzarr3 import errors
 from xzarr3.parallel import undisturbed
@@ -125,8 +126,18 @@ class RepositoryCommit:
         -------
         bool
             Whether the branch holds documents and values of an interrupted write of the plan.
+
+        Raises
+        ------
+        StoreCapabilityError
+            If the repository is of version 1, which cannot put one commit in the place of another.
         """
-        repository, name = self._repository, f"unfinished/{self._branch}/{path}".rstrip("/")
+        if str(self._repository.spec_version) == "SpecVersion.v1":
+            raise errors.StoreCapabilityError(
+                "resume=True needs an Icechunk repository of version 2, and this one is of version 1; "
+                "upgrade it with icechunk.upgrade_icechunk_repository(repository), or leave resume out"
+            )
+        repository, name = self._repository, quote(f"unfinished.{self._branch}.{path}".rstrip("."), safe="")
         self._stage, self._plan = name, plan
         with self._explained(f"branch {name!r}"):
             left = (
