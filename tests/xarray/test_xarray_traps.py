@@ -830,22 +830,23 @@ def test_to_zarr_append_refuses_variables_of_several_lengths() -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "convert", "expected"),
+    ("column", "zarr_format", "convert", "expected"),
     [
-        (pd.array([1, None, 3], dtype="Int64"), float, [1.0, np.nan, 3.0]),
-        (pd.array([True, None, False], dtype="boolean"), float, [1.0, np.nan, 0.0]),
-        (pd.Categorical(["u", "v", "u"]), str, ["u", "v", "u"]),
+        (pd.array([1, None, 3], dtype="Int64"), 2, float, [1.0, np.nan, 3.0]),
+        (pd.array([True, None, False], dtype="boolean"), 2, float, [1.0, np.nan, 0.0]),
+        (pd.Categorical(["u", "v", "u"]), 3, str, ["u", "v", "u"]),
     ],
     ids=["Int64", "boolean", "categories"],
 )
 def test_columns_of_pandas_types_are_refused_with_what_can_be_stored(
-    column: Any, convert: type, expected: list[object]
+    column: Any, zarr_format: Any, convert: type, expected: list[object]
 ) -> None:
     store = xzarr3.MemoryStore()
     dataset = xr.Dataset.from_dataframe(pd.DataFrame({"v": column}))
-    with pytest.raises(xzarr3.ArgumentTypeError, match=rf"variable 'v'.*astype\({convert.__name__}\)"):
-        xzarr3.to_zarr(dataset, store)
+    error = xzarr3.ArgumentTypeError if zarr_format == 3 else xzarr3.DataTypeValidationError
+    with pytest.raises(error, match=rf"v'.*astype\({convert.__name__}\)"):
+        xzarr3.to_zarr(dataset, store, zarr_format=zarr_format)
     assert not [*store.list()]
-    xzarr3.to_zarr(dataset.assign(v=dataset.v.astype(convert)), store)
+    xzarr3.to_zarr(dataset.assign(v=dataset.v.astype(convert)), store, zarr_format=zarr_format)
     with xr.open_dataset(store, engine="xzarr3") as found:  # type: ignore[arg-type]
         np.testing.assert_array_equal(found.v, np.array(expected))

@@ -173,7 +173,7 @@ def _encoding(array: Array) -> dict[str, Any]:
     usual = chosen_serializer("auto", array.zdtype, array.format)
     if array.serializer.name != usual.name or array.serializer.configuration().get("endian") == "big":
         own["serializer"] = array.serializer.to_json()
-    if array.dtype.kind in "iuf":
+    if array.dtype.kind in "iuf" and not array.is_optional:
         own["dtype"] = array.dtype
         if not follows_version_2(array.format) and fill_value and fill_value == fill_value:
             own["fill_value"] = fill_value
@@ -203,12 +203,15 @@ def _sample(data: Any) -> AnyArray | None:
     dtype = np.dtype(data.dtype)
     if not math.prod(data.shape) or dtype.hasobject or dtype.kind == "T":
         return None
-    return np.ascontiguousarray(data[_middle(data, _SAMPLE)])
+    found = data[_middle(data, _SAMPLE)]
+    if isinstance(data, Array) and data.is_optional:
+        found = data.zdtype.cast_array(found)
+    return np.ascontiguousarray(found)
 
 
 def _middle(data: Any, nbytes: int) -> tuple[slice, ...]:
     """The middle of the data, as whole as so many bytes allow."""
-    lengths, itemsize = list(data.shape), np.dtype(data.dtype).itemsize
+    lengths, itemsize = list(data.shape), data.dtype.itemsize
     for axis, length in enumerate(lengths):
         lengths[axis] = max(1, int(length / max(1, math.prod(lengths) * itemsize / nbytes)))
     pairs = zip(data.shape, lengths, strict=True)

@@ -43,6 +43,7 @@ from xzarr3.nodes.node import locate_node
 from xzarr3.stores import Store, StoreLike
 from xzarr3.stores.open import was_made, with_version
 from xzarr3.xarray import chunked, unreadable
+from xzarr3.xarray.absent import hold_nullable
 from xzarr3.xarray.joining import open_joined
 from xzarr3.xarray.lazy import LazyArray, read_ahead
 from xzarr3.xarray.unpack import unpack_when_read
@@ -255,6 +256,10 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
             What to do about an array with an unknown codec or data type, or with a document that is not
             valid. By default it becomes a variable that raises the error when it is computed, with a warning;
             ``ds.xzarr3.unreadable`` tells of all of them.
+        nullable : bool
+            Read variables of one dimension and of data type ``optional`` at opening, and hold numbers and
+            truth values as pandas' nullable types, such as ``Int64``, never in dask arrays. By default NaN
+            marks elements without a value.
         branch, tag, snapshot : str, optional
             What to read of an ``icechunk.Repository``; by default the newest commit of branch ``main``.
 
@@ -333,6 +338,8 @@ def _dataset(
     # Without attributes the others are not decoded, but may be coordinates.
     bare = {name: Variable(var.dims, var._data, fastpath=True) for name, var in others.items()}
     decoded, attrs, names = conventions.decode_cf_variables({**variables, **bare}, attributes, **decoders)
+    if store.asked.nullable:
+        decoded = {**decoded, **hold_nullable(decoded)}
     for var in decoded.values():
         unpack_when_read(var)
     ours = {

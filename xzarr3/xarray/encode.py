@@ -22,6 +22,7 @@ from xzarr3.formats import Format
 from xzarr3.names import hints
 from xzarr3.nodes.array_settings import is_auto
 from xzarr3.nodes.auto_chunks import auto_chunks
+from xzarr3.xarray.absent import is_nullable, stored_type
 
 _T = TypeVar("_T")
 _STORAGE_KEYS = (
@@ -38,7 +39,12 @@ _UNFIT = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
 
 
 def stored_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | ZDType:
-    """The data type to pass to :func:`xzarr3.create_array` for encoded values of ``dtype``."""
+    """The data type to pass to :func:`xzarr3.create_array` for encoded values of ``dtype``.
+
+    Encoded values of pandas' nullable types are records, so ``dtype`` is then that of the variable.
+    """
+    if is_nullable(dtype):
+        return stored_type(dtype)
     if dtype.kind == "T" or strings.check_vlen_dtype(dtype) is str:  # type: ignore[no-untyped-call]
         return VariableLengthUTF8()
     return dtype

@@ -27,9 +27,11 @@ from xzarr3.errors import (
     ArgumentTypeError,
     DataTypeValidationError,
     levels_to_caller,
+    listed,
     one_of,
     shorten,
 )
+from xzarr3.xarray.absent import as_masked, is_nullable, stored_type
 
 _TEXT = np.dtypes.StringDType()
 MARKS = ("_FillValue", "missing_value")
@@ -59,7 +61,8 @@ _DTYPES = (
 def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact: bool = False) -> Variable:
     """Encode the values of a variable by the CF conventions, as xarray does for Zarr, and prove them.
 
-    Dates become numbers, packed variables integers, missing values ``_FillValue``. Dask arrays stay lazy.
+    Dates become numbers, packed variables integers, missing values ``_FillValue``, and pandas' nullable types
+    elements of the data type ``optional``. Dask arrays stay lazy.
     Decoded values may differ from the given ones by half a step if they are packed, by the precision of a
     floating point type, and times in such a type by a microsecond.
 
@@ -81,6 +84,8 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact
         From xarray, if it cannot encode the values.
     """
     conventions.ensure_not_multiindex(variable, name=name)
+    if is_nullable(variable.dtype):
+        return _nullable(variable, name, explicit)
     given = _marked(_as_objects(_checked(variable, name)), name, explicit)
     if given.dtype.kind in "mM" and not given.dtype.isnative:  # Else pandas takes other values for NaT.
         given = given.astype(given.dtype.newbyteorder("="))
@@ -97,6 +102,22 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact
         encoded = strings.ensure_fixed_length_bytes(text_coder.encode(encoded, name=name))
     proof = _proof(given, encoded, name, explicit=explicit, exact=exact)
     return encoded if proof is None else _mapped(encoded, proof, encoded.dtype, given)
+
+
+def _nullable(variable: Variable, name: str, explicit: bool) -> Variable:
+    """A variable with one of pandas' nullable arrays as elements of the data type ``optional``."""
+    asked = [key for key in _CODING if explicit and variable.encoding.get(key) is not None]
+    asked += [key for key in PACKING if key in variable.attrs]
+    if asked:
+        raise ArgumentError(
+            f"variable {name!r} has {listed(asked)} in its encoding or attributes, but values of pandas' "
+            f"type {variable.dtype} are stored as they are; leave that out, or convert the variable with "
+            ".astype(float), to numbers among which NaN marks what is absent"
+        )
+    elements = stored_type(variable.dtype).cast_array(as_masked(variable))
+    encoded = Variable(variable.dims, elements, variable.attrs, variable.encoding, fastpath=True)
+    _pop_related(encoded)
+    return encoded
 
 
 def _coded(variable: Variable, name: str) -> Variable:

@@ -64,9 +64,12 @@ def differing(array: Array, region: Sequence[slice], given: AnyArray, stored: An
 
 
 def comparable(array: Array, values: AnyArray) -> AnyArray:
-    """Values of an array, those of optional elements as xarray shows them."""
+    """Values of an array, those of optional elements as xarray shows them, and large integers as objects."""
     shows = marked(array)
-    return values if shows is None else shows(array.zdtype.presented(array.zdtype.cast_array(values)))
+    if shows is None:
+        return values
+    found = array.zdtype.presented(array.zdtype.cast_array(values))
+    return (shows if shows.holds(found) else shows._replace(dtype=np.dtype(object)))(found)
 
 
 def unequal(one: AnyArray, other: AnyArray) -> AnyArray:
@@ -192,17 +195,18 @@ def check_appended(array: Array, labels: AnyArray, size: int, *, before: bool = 
 
 def _sorted(labels: AnyArray) -> tuple[bool, bool]:
     """Whether labels never decrease, and whether they never increase."""
-    return bool(np.all(labels[1:] >= labels[:-1])), bool(np.all(labels[1:] <= labels[:-1]))
+    with np.errstate(invalid="ignore"):  # Missing ones among objects.
+        return bool(np.all(labels[1:] >= labels[:-1])), bool(np.all(labels[1:] <= labels[:-1]))
 
 
 def _repeated(labels: AnyArray) -> int | None:
     """The index of the first label that is there before; None if all differ."""
-    _, first = np.unique(labels, return_index=True)
-    if len(first) == len(labels):
-        return None
-    again = np.ones(len(labels), bool)
-    again[first] = False
-    return int(again.argmax())
+    if labels.dtype.kind == "O":  # numpy does not sort missing ones among objects.
+        again = pd.Series(labels).duplicated().to_numpy()
+    else:
+        again = np.ones(len(labels), bool)
+        again[np.unique(labels, return_index=True)[1]] = False
+    return int(again.argmax()) if again.any() else None
 
 
 def _refused(array: Array, labels: AnyArray, size: int, at: int, why: str, before: bool) -> ArgumentError:

@@ -39,6 +39,7 @@ from xzarr3.formats.base import node_prefix
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.array_settings import array_metadata
 from xzarr3.nodes.node import check_new_path
+from xzarr3.xarray.absent import is_nullable, with_plain_labels
 from xzarr3.xarray.encode import ENCODING_KEYS, array_settings, made_with_settings, stored_dtype
 from xzarr3.xarray.exact import encode_values, is_lazy
 from xzarr3.xarray.variables import UNNAMED
@@ -245,8 +246,8 @@ _ADVICE = (  # Signs in messages of numpy and xarray, and what to do.
     ("unable to infer dtype", "convert it with .astype(), for instance to str or float"),
 )
 _OF_PANDAS = (
-    "columns of pandas' own types are not stored: convert the variable, with .astype(float) to numbers among "
-    "which NaN marks what is absent, or with .astype(str); xzarr3.create_array stores numpy's masked arrays"
+    "of pandas' own types only nullable numbers and truth values are stored, such as Int64: convert the "
+    "variable, with .astype(float) to numbers among which NaN marks what is absent, or with .astype(str)"
 )
 
 
@@ -312,6 +313,7 @@ def _plan_array(
     name = stored_name(key)
     node, explicit = node_prefix(group.path) + name, key in group.asked.encoding
     _check_dimensions(variable, name)
+    variable = with_plain_labels(variable, name)
     said = "_FillValue" in variable.encoding or "_FillValue" in variable.attrs
     encoded = encode_values(variable, name, explicit=explicit)
     settings = array_settings(encoded, name, format, explicit=explicit)
@@ -320,7 +322,9 @@ def _plan_array(
     make = partial(
         array_metadata,
         shape=encoded.shape,
-        dtype=_data_type(encoded.dtype, name, node, format),
+        dtype=_data_type(
+            variable.dtype if is_nullable(variable.dtype) else encoded.dtype, name, node, format
+        ),
         dimension_names=_dimension_names(encoded, format),
         attributes=attributes,
         format=format,
@@ -361,7 +365,10 @@ def _keeps_empty(own: bool | None, asked: WriteOptions, name: str, explicit: boo
 
 def _data_type(dtype: np.dtype[Any], name: str, node: str, format: Format) -> ZDType:
     try:
-        return parse_dtype(stored_dtype(dtype), zarr_format=format.zarr_format)
+        found = parse_dtype(stored_dtype(dtype), zarr_format=format.zarr_format)
+        if is_nullable(dtype):
+            found.to_json(format.zarr_format)
+        return found
     except MetadataError as error:
         raise DataTypeValidationError(
             f"values of dtype {dtype} cannot be stored",
@@ -369,7 +376,10 @@ def _data_type(dtype: np.dtype[Any], name: str, node: str, format: Format) -> ZD
             field="data_type",
             found=error.found,
             accepted=error.accepted,
-            advice=f"leave the variable out with .drop_vars([{name!r}])",
+            advice="pass zarr_format=3, whose data type 'optional' holds them, or convert the variable with "
+            ".astype(float), to numbers among which NaN marks what is absent"
+            if is_nullable(dtype)
+            else f"leave the variable out with .drop_vars([{name!r}])",
         ) from error
 
 

@@ -18,6 +18,7 @@ from xarray.core.common import contains_cftime_datetimes
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
 from xzarr3.errors import ArgumentError, DataTypeValidationError, MetadataError, shorten
+from xzarr3.xarray.absent import as_masked
 from xzarr3.xarray.exact import PACKING, encode_values, is_lazy
 from xzarr3.xarray.variables import as_variable
 
@@ -79,13 +80,21 @@ def encode_as_stored(
     ValueError
         If other values cannot be represented in the stored encoding.
     """
+    masked = as_masked(variable)
+    if masked is not None:
+        _check_absent(masked, name, array, stored)
+        variable = Variable(variable.dims, masked.filled(0), variable.attrs, variable.encoding, fastpath=True)
     kind = _checked_kind(variable, name, array, stored)
+    if array.is_optional and array.dtype.kind == "T" and set(PACKING).isdisjoint(stored.encoding):
+        return variable  # Missing text has no value there.
     is_time = kind == _LENGTHS or kind.startswith(_DATES)
     encoding = dict(stored.encoding)
     if units is not None:
         encoding["units"] = units
     if array.dtype.kind in "SU":  # With the stored dtype, longer text would be truncated.
         encoding.pop("dtype", None)
+    if array.is_optional and variable.dtype.kind in "biu":  # Else by way of xarray's floating numbers.
+        encoding["dtype"] = array.dtype
     attrs = dict(variable.attrs)
     if not is_time:  # The stored units apply, and these attributes would conflict with the encoding.
         for key in ("units", "calendar"):
@@ -99,7 +108,27 @@ def encode_as_stored(
     found, wanted = encoded.attrs.get("units"), encoding.get("units")
     if is_time and _word(found) != _word(wanted):  # The reference date may be spelled differently.
         raise _inexact(name, wanted, np.dtype(encoding.get("dtype", encoded.dtype)), str(found))
-    return encoded
+    if masked is None or not masked.mask.any():
+        return encoded
+    elements = np.array(array.fitted(np.asarray(encoded.data), encoded.shape))
+    elements[masked.mask] = array.zdtype.default_scalar()
+    return encoded.copy(deep=False, data=elements)
+
+
+def _check_absent(masked: Any, name: str, array: Array, stored: Variable) -> None:
+    """Refuse elements without a value for an array that cannot hold them as such."""
+    is_packed = not set(PACKING).isdisjoint(stored.encoding)
+    if masked.mask.any() and (is_packed or not array.is_optional):
+        at = tuple(int(each[0]) for each in np.nonzero(np.atleast_1d(masked.mask)))
+        raise DataTypeValidationError(
+            f"variable {name!r} has no value at index {at}, but in the store each element has one",
+            path=array.path,
+            field="data_type",
+            found=array.zdtype.name,
+            accepted="values, or an array of data type 'optional' that is not packed",
+            advice="fill it with .fillna(), convert it with .astype(float), to numbers among which NaN marks "
+            "what is absent, or write the dataset anew with mode='w'",
+        )
 
 
 def fitted(encoded: Variable, name: str, array: Array) -> Any:
@@ -144,6 +173,8 @@ def _checked_kind(variable: Variable, name: str, array: Array, stored: Variable)
     """
     here = _kind(variable)
     there = _kind(stored, stored.encoding.get("calendar", "standard" if "units" in stored.encoding else ""))
+    if array.is_optional and array.dtype.kind == "b":
+        there = "numbers"
     units = variable.attrs.get("units", variable.encoding.get("units"))
     is_raw = here == "numbers" and units is not None and units == stored.encoding.get("units")
     objects = variable.dtype.kind == "O" and here == "text"

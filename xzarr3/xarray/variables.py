@@ -69,6 +69,7 @@ class OpenOptions:
     keep_variables: str | Iterable[str] | None = None
     group_chunks: bool = False
     on_unreadable: Literal["keep", "raise"] = "keep"
+    nullable: bool = False
     branch: str | None = None
     tag: str | None = None
     snapshot: str | None = None
