@@ -505,6 +505,11 @@ def test_what_cannot_be_said(field: str, all_changes: list[dict[str, Any]]) -> N
         assert "format 2" in str(refused(stored, metadata(**changes), field=field))
 
 
+def test_a_codec_of_version_3_is_told_its_twin() -> None:
+    error = refused(stored, metadata(codecs=(parse_codec("packbits"),)), field="codecs[0]")
+    assert error.accepted == "'numcodecs.packbits'"
+
+
 @pytest.mark.parametrize(("order", "word"), [((0, 1, 2), "C"), ((2, 1, 0), "F")])
 def test_orders_of_dimensions(order: tuple[int, ...], word: str) -> None:
     document = stored(metadata(**in_three_dimensions(order)))
