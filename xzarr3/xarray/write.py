@@ -103,8 +103,7 @@ def to_zarr(
     Parameters
     ----------
     dataset : xarray.Dataset, xarray.DataArray or xarray.DataTree
-        Each node of a tree becomes a group, at or below ``group``. pandas' nullable types, such as ``Int64``,
-        become data type ``optional``: opened with ``nullable=True`` they are the same, and only here.
+        A node of a tree becomes a group, at or below ``group``; pandas' nullable types become ``optional``.
     store : path, file URL, Store or icechunk.Repository, optional
         By default a new store in memory; it is the store of the returned group. To a repository the whole
         call is one commit, also from the workers of a cluster, and none after an error.
