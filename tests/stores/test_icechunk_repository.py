@@ -261,12 +261,10 @@ class Blocks:
                 raise RuntimeError("boom")
         return block
 
-    def __dask_tokenize__(self) -> str:
-        return "blocks"
-
     def dataset(self, first: int = 0, rows: int = 40) -> xr.Dataset:
         values = da.from_array(np.arange(8.0 * rows).reshape(rows, 8) + first, chunks=(1, 8))
-        values = values.map_blocks(self, dtype=float, meta=np.empty((0, 0)))
+        name = f"blocks-{first}-{rows}"  # The same in other processes.
+        values = values.map_blocks(self, dtype=float, name=name, meta=np.empty((0, 0)))
         ds = xr.Dataset({"t": (("time", "x"), values)}, {"time": np.arange(rows)}, {"a": 1})
         return ds.assign(u=ds.t.T * 2)
 
