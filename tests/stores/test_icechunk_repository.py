@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import dask
 import dask.array as da
@@ -293,7 +292,7 @@ def test_icechunk_repository_resume_writes_what_is_left_as_one_commit(
             xzarr3.to_zarr(blocks.dataset(), either, **options)
         assert "the same call with resume=True writes what is left" in caught.value.__notes__[0]
         assert messages(either) == before
-        assert {*either.list_branches()} == {"main", f"unfinished.main.{quote(group, safe='')}".rstrip(".")}
+        assert {*either.list_branches()} == {"main", f"unfinished/main/{group}".rstrip("/")}
     blocks = Blocks()
     written = xzarr3.to_zarr(blocks.dataset().assign_attrs(a=2), either, message="new", **options)
     assert blocks.made < 20
@@ -313,7 +312,7 @@ def test_icechunk_repository_resume_of_another_write_begins_anew(repo: Any, othe
     blocks = Blocks()
     encoding: Any = {"t": {"chunks": (1, 4)}} if other == "chunks" else {}
     ds = blocks.dataset(first=int(other == "values"))
-    with pytest.warns(UserWarning, match=r"branch 'unfinished.main.here'.*all is written"):
+    with pytest.warns(UserWarning, match=r"branch 'unfinished/main/here'.*all is written"):
         xzarr3.to_zarr(ds, repo, group="here", resume=True, encoding=encoding, message="new")
     assert blocks.made >= 40
     assert (messages(repo)[0], {*repo.list_branches()}) == ("new", {"main"})
@@ -355,6 +354,27 @@ def test_icechunk_repository_resume_is_refused_a_branch_that_moved(repo: Any) ->
     with pytest.raises(ConflictError, match=r"branch 'main'.*came first.*repeat the call"):
         xzarr3.to_zarr(ours, repo, resume=True)
     assert messages(repo) == ["theirs"]
+
+
+@pytest.mark.usefixtures("in_parts")
+def test_icechunk_repository_resume_tells_branches_and_paths_apart(repo: Any) -> None:
+    places: Any = [("main", "a/b"), ("main/a", "b"), ("main.a", "b"), ("main", "a.b")]
+    for branch in ("main/a", "main.a"):
+        repo.create_branch(branch, repo.lookup_branch("main"))
+    for branch, group in places:
+        with pytest.raises(RuntimeError, match="boom"):
+            xzarr3.to_zarr(Blocks(25).dataset(), repo, branch=branch, group=group, resume=True)
+    for branch, group in places[1:3]:  # Those that have a branch of their own, which no commit has moved.
+        blocks = Blocks()
+        xzarr3.to_zarr(blocks.dataset(), repo, branch=branch, group=group, resume=True)
+        assert blocks.made < 20
+    assert {*repo.list_branches()} == {
+        "main",
+        "main/a",
+        "main.a",
+        "unfinished/main/a/b",
+        "unfinished/main/a.b",
+    }
 
 
 def test_icechunk_repository_resume_needs_version_2(tmp_path: Path) -> None:

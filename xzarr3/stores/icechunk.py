@@ -137,7 +137,10 @@ class RepositoryCommit:
                 "resume=True needs an Icechunk repository of version 2, and this one is of version 1; "
                 "upgrade it with icechunk.upgrade_icechunk_repository(repository), or leave resume out"
             )
-        repository, name = self._repository, quote(f"unfinished.{self._branch}.{path}".rstrip("."), safe="")
+        repository = self._repository
+        name = f"unfinished/{quote(self._branch, safe='')}/{path}".rstrip(
+            "/"
+        )  # One for each branch and path.
         self._stage, self._plan = name, plan
         with self._explained(f"branch {name!r}"):
             left = (
