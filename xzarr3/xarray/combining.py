@@ -310,14 +310,16 @@ def by_coords(nodes: Sequence[Any], options: Mapping[str, Any]) -> JoinedGroup:
     names = [name for name, array in members[0].items() if array.dimension_names == (name,)]
     columns = {name: [each[name] for each in members] for name in names}
     values.keep([*itertools.chain.from_iterable(columns.values())])
-    order: dict[str, list[Any]] = {}
+    order: dict[str, list[int]] = {}
     for name, column in columns.items():
         labels = _comparable(column, values.keep(column))
         if all(_equal(each, labels[0]) for each in labels):
             continue
         for array, each in zip(column, labels, strict=True):
             _check_sorted(array, each)
-        order[name] = [each[0] for each in labels]
+        starts, decreases = [each[0] for each in labels], any(each[0] > each[-1] for each in labels)
+        places = dict(zip(sorted({*starts}, reverse=decreases), itertools.count(), strict=False))
+        order[name] = [places[start] for start in starts]
     if not order and (len(nodes) > 1 or not names):
         raise ArgumentError(
             f"the {len(nodes)} stores have the same labels along {listed(names) or 'no dimension'}; give "
@@ -331,13 +333,13 @@ def by_coords(nodes: Sequence[Any], options: Mapping[str, Any]) -> JoinedGroup:
 def _block(
     nodes: Sequence[Any],
     members: Sequence[Mapping[str, Any]],
-    order: Mapping[str, Sequence[Any]],
+    order: Mapping[str, Sequence[int]],
     values: Values,
     options: Mapping[str, Any],
 ) -> JoinedGroup:
     """Join groups that form a block: each row along the last dimension, then the rows along the others.
 
-    ``order`` has for each dimension the first label of each group.
+    ``order`` has for each dimension the place of each group in it.
     """
     *outer, last = order
     rows: dict[Any, list[int]] = {}
@@ -351,10 +353,7 @@ def _block(
         )
     whole = []
     for row in rows.values():
-        arrays = [members[at][last] for at in row]
-        labels = map(decoded, arrays, values.keep(arrays))
-        decreases = any(len(each) > 1 and bool(each[0] > each[-1]) for each in labels)
-        row.sort(key=lambda at: order[last][at], reverse=decreases)
+        row.sort(key=order[last].__getitem__)
         there = [nodes[at] for at in row], [members[at] for at in row]
         whole.append(join_groups("concat", *there, last, options, values))
     if not outer:
