@@ -71,6 +71,22 @@ def test_import_is_quick_and_loads_few_modules_and_no_large_library() -> None:
     assert sum(name.startswith("xzarr3") for name in loaded) <= 100
 
 
+FIRST_READ = """
+import sys, xzarr3
+before = set(sys.modules)
+assert xzarr3.open_array(sys.argv[1])[:].sum() == 8128
+print(*sys.modules.keys() - before)
+"""
+
+
+def test_the_first_read_loads_only_what_the_codecs_of_the_array_need(tmp_path: Path) -> None:
+    xzarr3.create_array(tmp_path / "a", data=list(range(128)), chunks=4)
+    command = [sys.executable, "-c", FIRST_READ, str(tmp_path / "a")]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert "xzarr3.io.native" in loaded
+    assert {*loaded} & HEAVY == {"zstandard"}
+
+
 def test_every_public_object_is_there_and_has_a_docstring() -> None:
     assert xzarr3.__all__
     public = {name: getattr(xzarr3, name) for name in xzarr3.__all__}

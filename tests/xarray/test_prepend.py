@@ -108,7 +108,7 @@ def test_what_changes_after_the_plan_was_made_is_a_conflict(
             xzarr3.create_array(store, "new", data=np.arange(5.0), dimension_names=("lat",))
         return put_before(*given, **options)
 
-    monkeypatch.setattr("xzarr3.xarray.write.put_before", change)
+    monkeypatch.setattr(prepend, "put_before", change)
     new = first(24).assign(new=("lat", np.ones(5)))
     if what == "gone":  # It is compared when the blocks are computed.
         new["area"] = new.area.chunk()

@@ -22,8 +22,6 @@ from xzarr3.fields import REQUIRED, Meta
 
 CName = Literal["lz4", "lz4hc", "blosclz", "snappy", "zlib", "zstd"]
 Shuffle = Literal["noshuffle", "shuffle", "bitshuffle"]
-CNAMES: tuple[str, ...] = get_args(CName)
-SHUFFLES: tuple[str, ...] = get_args(Shuffle)
 # The top three bits of the third byte of the header give the format; lz4hc writes the format of lz4.
 _FORMATS = {0: "blosclz", 1: "lz4", 2: "snappy", 3: "zlib", 4: "zstd"}
 _HEADER = 16
@@ -86,17 +84,20 @@ class BloscCodec(BytesBytesCodec):
     def max_encoded_size(self, size: int) -> int:
         return size + _HEADER
 
+    @property
+    def shuffle_number(self) -> int:
+        """The shuffle as Blosc's functions and headers number it."""
+        return get_args(Shuffle).index(self.shuffle or "noshuffle")
+
     def encode(self, data: Buffer) -> Buffer:
         size = len(data)
         if size > _MAX_SIZE - _HEADER:
             raise ChunkEncodeError(
                 f"the chunk has {size} bytes; blosc holds less than 2 GiB", codec=self.name
             )
-        shuffle = SHUFFLES.index(self.shuffle or "noshuffle")
+        fields = self.cname.encode(), self.clevel, self.shuffle_number, self.blocksize, self.typesize or 1
         try:
-            return blosc.compress(  # type: ignore[no-any-return]
-                data, self.cname.encode(), self.clevel, shuffle, self.blocksize, self.typesize or 1
-            )
+            return blosc.compress(data, *fields)  # type: ignore[no-any-return]
         except ValueError as error:
             raise ChunkEncodeError(str(error), codec=self.name) from error
 

@@ -11,6 +11,7 @@ import os
 import stat
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, cast
 
 from xzarr3.commit.directory import Directory, remove_at_once
@@ -27,10 +28,17 @@ from xzarr3.commit.lease import (
 )
 from xzarr3.commit.staged import ABANDONED, BEGUN, OLD, age, said_in
 from xzarr3.commit.transaction import format_of, listed_swap, take
-from xzarr3.errors import NodeExistsError, NodeNotFoundError, StoreError, short_traceback
+from xzarr3.errors import (
+    NodeExistsError,
+    NodeNotFoundError,
+    StoreCapabilityError,
+    StoreError,
+    short_traceback,
+)
 from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
 from xzarr3.nodes.absent import what_is_there
+from xzarr3.parallel import parallel_map
 from xzarr3.stores import LocalStore, Store, StoreLike
 from xzarr3.stores.local.files import discard, lock_of, staging_folders
 from xzarr3.stores.local.names import STAGED
@@ -131,6 +139,32 @@ def _recovered(store: Store, top: str) -> str | None:
             if holder.state == SWAPPING:
                 raise
     return None
+
+
+def finish_interrupted(store: Store, path: str) -> bool:
+    """Finish swaps of a place, or above it, that were cut off as they were put in their places.
+
+    Returns
+    -------
+    bool
+        Whether there were any.
+
+    Raises
+    ------
+    StoreCapabilityError
+        If the store cannot hold a node back until it is complete.
+    """
+    if store.traits.visible != "at once":
+        raise StoreCapabilityError(
+            f"{store} commits by itself, so elements of '/{path}' cannot get other indices in it as one "
+            "change; write all that is to be there, with to_zarr(..., mode='w')"
+        )
+    keys = keys_above(store, path)
+    holders = parallel_map(partial(holder_at, store), keys, store.concurrency)
+    swaps = [key for key, holder in zip(keys, holders, strict=True) if holder.state == SWAPPING]
+    for key in swaps:
+        finish_swap(store, key, path, time.monotonic() + store.traits.conflict_deadline)
+    return bool(swaps)
 
 
 def finish_swap(store: Store, key: str, path: str, until: float | None = None) -> str | None:

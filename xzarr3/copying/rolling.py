@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,7 +27,7 @@ from xzarr3.api import open_group
 from xzarr3.arrays import Array
 from xzarr3.commit.append import Append
 from xzarr3.commit.directory import StagedFolder
-from xzarr3.commit.lease import SWAPPING, holder_at, keys_above
+from xzarr3.commit.lease import holder_at
 from xzarr3.commit.places import Place
 from xzarr3.commit.recover import finish_swap
 from xzarr3.commit.replace import transaction, write
@@ -39,14 +38,14 @@ from xzarr3.copying.resume import fingerprint
 from xzarr3.copying.settings import Settings
 from xzarr3.copying.tiles import Coords, Tiles
 from xzarr3.copying.values import Means, do_all, element_bytes, most_threads
-from xzarr3.errors import ArgumentError, ConflictError, StoreCapabilityError
+from xzarr3.errors import ArgumentError, ConflictError
 from xzarr3.grid import RectilinearGrid, Steps
 from xzarr3.groups import Group
 from xzarr3.io.selection import basic_selection
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.nodes.freshness import note_values
 from xzarr3.nodes.resize import inner_shape, resized
-from xzarr3.parallel import parallel_map, pause
+from xzarr3.parallel import pause
 from xzarr3.progress import Asked, Progress
 from xzarr3.stores import Store
 
@@ -78,32 +77,6 @@ class Shift:
     write: Callable[[Mapping[str, Array]], object] = lambda arrays: None
 
 
-def finish_interrupted(store: Store, path: str) -> bool:
-    """Finish writes to a place, or above it, that were cut off as they were put in their places.
-
-    Returns
-    -------
-    bool
-        Whether there were any.
-
-    Raises
-    ------
-    StoreCapabilityError
-        If the store cannot hold a node back until it is complete.
-    """
-    if store.traits.visible != "at once":
-        raise StoreCapabilityError(
-            f"{store} commits by itself, so elements of '/{path}' cannot get other indices in it as one "
-            "change; write all that is to be there, with to_zarr(..., mode='w')"
-        )
-    keys = keys_above(store, path)
-    holders = parallel_map(partial(holder_at, store), keys, store.concurrency)
-    swaps = [key for key, holder in zip(keys, holders, strict=True) if holder.state == SWAPPING]
-    for key in swaps:
-        finish_swap(store, key, path, time.monotonic() + store.traits.conflict_deadline)
-    return bool(swaps)
-
-
 def shift(
     store: Store,
     path: str,
@@ -116,7 +89,7 @@ def shift(
 ) -> Group:
     """Change where the elements of a group begin along a dimension, in all arrays that have it.
 
-    Call :func:`finish_interrupted` first.
+    Call :func:`~xzarr3.commit.recover.finish_interrupted` first.
 
     Parameters
     ----------

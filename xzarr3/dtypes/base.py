@@ -389,8 +389,8 @@ def unmasked(values: Any, data_type: ZDType, dtype: Any = None) -> AnyArray:
     ------
     DataTypeValidationError
     """
-    mask = np.ma.getmask(values)
-    if mask is not np.ma.nomask and (mask.any() if mask.dtype.names is None else any(mask.tobytes())):
+    mask = getattr(values, "_mask", None)  # As `numpy.ma` finds it, which is not loaded for it.
+    if isinstance(mask, np.ndarray) and (mask.any() if mask.dtype.names is None else any(mask.tobytes())):
         raise DataTypeValidationError(
             f"data type '{data_type.name}' cannot hold masked elements",
             advice="replace the masked elements by .filled(value), or make an array of data type 'optional'",

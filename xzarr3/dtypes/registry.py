@@ -137,7 +137,7 @@ class DataTypeRegistry:
             for cls, error in refusals.items():
                 if _claims(cls, dtype):
                     raise error
-        return self._only(found, dtype, DataTypeValidationError("no Zarr data type for this dtype"))
+        return self._only(found, dtype, lambda _: DataTypeValidationError("no Zarr data type for this dtype"))
 
     def match_json(self, data: DTypeJSON, *, zarr_format: ZarrFormat) -> ZDType:
         """The data type that a metadata document names.
@@ -170,7 +170,7 @@ class DataTypeRegistry:
         spec = split_v3(data)
         if spec is None and zarr_format == "3-draft":
             found, _ = self._offer(lambda each: each.from_json(data, zarr_format=zarr_format))
-            return self._only(found, data, self._unknown(data))
+            return self._only(found, data, self._unknown)
         if spec is None:
             raise self._unknown(data)
         name, configuration = spec
@@ -184,7 +184,7 @@ class DataTypeRegistry:
         for error in refusals.values():
             if not found and isinstance(error, UnknownExtensionError):
                 raise error
-        return self._only(found, data, self._unknown(data))
+        return self._only(found, data, self._unknown)
 
     def _match_v2(self, data: DTypeJSON) -> ZDType:
         if isinstance(data, (str, list, tuple)):
@@ -198,7 +198,7 @@ class DataTypeRegistry:
         found, refusals = self._offer(lambda each: each.from_json(data, zarr_format=2))
         if not found:
             self._explain_v2(data, refusals)
-        return self._only(found, name, self._unknown(name))
+        return self._only(found, name, self._unknown)
 
     def _explain_v2(self, data: Mapping[str, object], refusals: Mapping[type[ZDType], MetadataError]) -> None:
         """Raise the most helpful error if one explains why no data type accepts ``data``."""
@@ -249,15 +249,13 @@ class DataTypeRegistry:
     def _names(self) -> list[str]:
         return sorted(self.contents, key=lambda name: not self.contents[name]._listed)
 
-    def _only(
-        self, found: list[ZDType], what: object, none: UnknownExtensionError | DataTypeValidationError
-    ) -> ZDType:
+    def _only(self, found: list[ZDType], what: object, none: Callable[[object], MetadataError]) -> ZDType:
         if len(found) == 1:
             return found[0]
         if not found:
-            none.found = what
-            none.accepted = some(self._names, what)
-            raise none
+            error = none(what)
+            error.found, error.accepted = what, some(self._names, what)
+            raise error
         raise DataTypeValidationError(
             f"several data types match: {listed(t.name for t in found)}",
             found=what,

@@ -1,8 +1,8 @@
 """The library of native rows: loads it, describes codecs for it, and lends it memory.
 
 ``_native.c`` beside this module says what a row is. The codecs' functions come out of packages that xzarr3
-depends on, whose shared objects export them. Each codec encodes and decodes known bytes once, as rows do; if
-a function is missing or the bytes are not those of the Python executor, Python does that codec's work. Where
+depends on, whose shared objects export them. Before a codec is used it encodes or decodes known bytes, as
+rows do; if a function is missing or the bytes are not those of Python, Python does that codec's work. Where
 the library of native rows is absent, Python does all work: :func:`report` tells why.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import importlib.util
 import itertools
 import os
@@ -26,14 +27,9 @@ import numpy.typing as npt
 
 from xzarr3._types import AnyArray
 from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec
-from xzarr3.codecs.blosc import CNAMES, SHUFFLES, BloscCodec
 from xzarr3.codecs.bytes import BytesCodec
-from xzarr3.codecs.crc32c import Crc32cCodec
-from xzarr3.codecs.gzip import GzipCodec
-from xzarr3.codecs.numcodecs.compressors import ShuffleCodec
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.transpose import TransposeCodec
-from xzarr3.codecs.zstd import ZstdCodec
 from xzarr3.dtypes import UInt8
 from xzarr3.parallel import is_wanted
 from xzarr3.tracing.counters import add, process
@@ -102,8 +98,8 @@ class Native(NamedTuple):
     library: Any
     table: Numbers
     """The addresses of the functions of all libraries."""
-    reasons: dict[str, str]
-    """For each library why it is not used; empty if it is."""
+    absent: dict[str, str]
+    """For each library that is not there the reason."""
 
 
 @cache
@@ -128,19 +124,14 @@ def _loaded() -> Native | str:
     except (OSError, AttributeError) as error:
         return f"off: this installation has no native code ({error})"
     addresses: list[int] = []
-    reasons = dict.fromkeys(["", *_LIBRARIES], "")
+    absent: dict[str, str] = {}
     for name, (package, pattern, functions) in _LIBRARIES.items():
         try:
             addresses += _addresses(package, pattern, functions)
         except (OSError, AttributeError) as error:
-            reasons[name] = f"{type(error).__name__}: {error}"
+            absent[name] = f"{type(error).__name__}: {error}"
             addresses += [0] * len(functions.split())
-    native = Native(library, np.array(addresses, np.int64), reasons)
-    for known in _CODECS:
-        for what, encodes in ((known.decoder, False), (known.encoder, True)):
-            if what is not None and not reasons[what] and not _agrees(native, known, encodes=encodes):
-                reasons[what] = "its functions do not return the expected bytes"
-    return native
+    return Native(library, np.array(addresses, np.int64), absent)
 
 
 class _Switch:
@@ -162,40 +153,74 @@ def report() -> str:
     found = _loaded()
     if isinstance(found, str):
         return found
-    missing = "".join(f"; without {name}: {reason}" for name, reason in found.reasons.items() if reason)
-    return f"in use{missing}"
+    faults = {
+        what or known.kind: _fault(number, encodes=encodes)
+        for number, known in enumerate(_CODECS)
+        for what, encodes in ((known.decoder, False), (known.encoder, True))
+        if what is not None
+    }
+    return "in use" + "".join(f"; without {what}: {fault}" for what, fault in faults.items() if fault)
 
 
 # Codecs
 
 
 class _Known(NamedTuple):
-    """A codec that native code knows; its number is its place in :data:`_CODECS`."""
+    """A codec that native code knows; its number is its place in :data:`_CODECS`.
 
-    sample: BytesBytesCodec
+    It is named by its module, which is not imported before a codec of it is used: some take long.
+    """
+
+    module: str
+    kind: str
+    fields: dict[str, Any]
+    """Those of the codec that has to agree with Python."""
     decoder: str
     """The library that decodes; empty if none is needed."""
     encoder: str | None
     """The library that encodes; None if Python encodes."""
     parameters: Callable[[Any], Sequence[int]] = lambda codec: ()
 
+    def sample(self) -> BytesBytesCodec:
+        codec: BytesBytesCodec = getattr(importlib.import_module(self.module), self.kind)(**self.fields)
+        return codec
 
-_NAMES = {name: name.encode() for name in CNAMES}  # Kept, as native code gets the addresses.
+
+@cache
+def _name(text: str) -> bytes:
+    """A name, kept, as native code gets its address."""
+    return text.encode()
+
+
 _CODECS = (
-    _Known(ZstdCodec(3, checksum=True), "zstd", "encoder of zstd", lambda c: (c.level, c.checksum)),
     _Known(
-        BloscCodec("lz4", shuffle="noshuffle", typesize=4),
-        "blosc",
-        "blosc",
-        lambda c: (
-            *(c.clevel, SHUFFLES.index(c.shuffle or "noshuffle"), c.typesize or 1, c.blocksize),
-            at(_NAMES[c.cname]),
-        ),
+        *("xzarr3.codecs.zstd", "ZstdCodec", {"level": 3, "checksum": True}),
+        *("zstd", "encoder of zstd", lambda c: (c.level, c.checksum)),
     ),
-    _Known(GzipCodec(6), "gzip", None),
-    _Known(Crc32cCodec(), "crc32c", "crc32c"),
-    _Known(ShuffleCodec(4), "", "", lambda c: (c.elementsize or 1,)),
+    _Known(
+        *("xzarr3.codecs.blosc", "BloscCodec", {"cname": "lz4", "shuffle": "noshuffle", "typesize": 4}),
+        *("blosc", "blosc"),
+        lambda c: (c.clevel, c.shuffle_number, c.typesize or 1, c.blocksize, at(_name(c.cname))),
+    ),
+    _Known("xzarr3.codecs.gzip", "GzipCodec", {"level": 6}, "gzip", None),
+    _Known("xzarr3.codecs.crc32c", "Crc32cCodec", {}, "crc32c", "crc32c"),
+    _Known(
+        *("xzarr3.codecs.numcodecs.compressors", "ShuffleCodec", {"elementsize": 4}),
+        *("", "", lambda c: (c.elementsize or 1,)),
+    ),
 )
+
+
+@cache
+def _fault(number: int, *, encodes: bool) -> str:
+    """Why native code does not decode or encode for a codec; empty if it does."""
+    native, known = _loaded(), _CODECS[number]
+    what = known.encoder if encodes else known.decoder
+    if isinstance(native, str) or what is None:
+        return native if isinstance(native, str) else "Python does it"
+    if what in native.absent or _agrees(native, known.sample(), encodes=encodes):
+        return native.absent.get(what, "")
+    return "its functions do not return the expected bytes"
 
 
 class Layout(NamedTuple):
@@ -260,8 +285,8 @@ def _strides(chain: CodecChain) -> list[int] | None:
 
 def _number(codec: BytesBytesCodec, what: str = "") -> int:
     """The number of a codec; -1 if none is known, or a derived class does ``what`` in another way."""
-    for number, (sample, *_) in enumerate(_CODECS):
-        kind = type(sample)
+    for number, known in enumerate(_CODECS):
+        kind = getattr(sys.modules.get(known.module), known.kind, ())
         if isinstance(codec, kind) and (not what or getattr(type(codec), what) is getattr(kind, what)):
             return number
     return -1
@@ -286,9 +311,8 @@ class _Layouts:
             return found
 
     def _is_known(self, codec: BytesBytesCodec) -> bool:
-        native, number = loaded(), _number(codec, "encode" if self._encodes else "decode")
-        library = _CODECS[number].encoder if self._encodes else _CODECS[number].decoder
-        return native is not None and number >= 0 and library is not None and not native.reasons[library]
+        number = _number(codec, "encode" if self._encodes else "decode")
+        return number >= 0 and not _fault(number, encodes=self._encodes)
 
 
 reading = _Layouts(encodes=False)
@@ -472,10 +496,10 @@ class Call:
         add({name: number for name, number in numbers.items() if number})
 
 
-def _agrees(native: Native, known: _Known, *, encodes: bool) -> bool:
+def _agrees(native: Native, codec: BytesBytesCodec, *, encodes: bool) -> bool:
     """Whether a codec of native code gives the bytes that Python gives."""
     plain = np.frombuffer(bytes(range(256)) * 8 + b"the same bytes again and again" * 20, np.uint8)
-    chain = CodecChain((BytesCodec(), known.sample), ChunkSpec(plain.shape, UInt8(), np.uint8(0)))
+    chain = CodecChain((BytesCodec(), codec), ChunkSpec(plain.shape, UInt8(), np.uint8(0)))
     stored, layout = bytes(chain.encode(plain)), _layout(chain, encodes=encodes)
     out = np.zeros(2 * len(plain), np.uint8)
     if layout is None:

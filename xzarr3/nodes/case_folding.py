@@ -7,7 +7,6 @@ before anything is written. The file system is only tried if two names are alike
 from __future__ import annotations
 
 import os
-import tempfile
 import unicodedata
 from collections.abc import Iterable
 from contextlib import suppress
@@ -76,6 +75,8 @@ def _there(folder: str, name: str) -> str:
 
 def _folds(folder: str) -> bool:
     """Whether the file system of a folder ignores the case of names, found with a temporary file."""
+    import tempfile
+
     while not os.path.isdir(folder):
         folder = os.path.dirname(folder)
     with suppress(OSError), tempfile.NamedTemporaryFile(prefix=".a", suffix=LOCK, dir=folder) as made:

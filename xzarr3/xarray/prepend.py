@@ -17,7 +17,7 @@ from xzarr3.copying.plan import Source
 from xzarr3.copying.rolling import Shift, shift
 from xzarr3.dask.done import WrittenArray
 from xzarr3.dask.plan import BlockWrite
-from xzarr3.errors import ArgumentError, ConflictError
+from xzarr3.errors import ConflictError
 from xzarr3.groups import Group
 from xzarr3.nodes.freshness import same
 from xzarr3.parallel import parallel_map
@@ -27,17 +27,6 @@ from xzarr3.xarray.compare import Change, ChangedGroup, Plan
 from xzarr3.xarray.exact import is_lazy
 from xzarr3.xarray.execute import planned
 from xzarr3.xarray.labels import Compared
-
-
-def check_prepend(prepend_dim: object, compute: bool, **others: object) -> None:
-    """Refuse arguments that do not go with ``prepend_dim``; None is one that was not given."""
-    others["compute"] = None if compute is True else compute
-    for name, value in others.items():
-        if prepend_dim is not None and value is not None:
-            raise ArgumentError(
-                f"{name}={value!r} does not go with prepend_dim={prepend_dim!r}, which puts all variables "
-                f"before the first element of the stored ones, as one change; leave {name} out"
-            )
 
 
 def put_before(

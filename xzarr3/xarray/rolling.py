@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from xarray import Dataset
 
-from xzarr3.copying.rolling import Shift, finish_interrupted, shift
+from xzarr3.commit.recover import finish_interrupted
+from xzarr3.copying.rolling import Shift, shift
 from xzarr3.errors import (
     ArgumentError,
     ArgumentTypeError,

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 from dask.delayed import Delayed
 from xarray import DataArray, Dataset, DataTree
 
+from xzarr3.commit.recover import finish_interrupted
 from xzarr3.commit.replace import check_resumable
-from xzarr3.copying.rolling import finish_interrupted
 from xzarr3.dask.bars import check_shown
 from xzarr3.errors import ArgumentError, StoreOptionError, listed, one_of, short_traceback, some
 from xzarr3.formats import ZarrFormat, parse_format
@@ -29,7 +29,6 @@ from xzarr3.xarray.commit import commits
 from xzarr3.xarray.compare import compare
 from xzarr3.xarray.execute import values_later, write_now
 from xzarr3.xarray.plan import WriteOptions, check_group_path, nodes_of
-from xzarr3.xarray.prepend import check_prepend, put_before
 
 if TYPE_CHECKING:
     from xzarr3.stores.icechunk import RepositoryCommit
@@ -174,7 +173,7 @@ def to_zarr(
     >>> xzarr3.open_array(group.store, "t")[:].tolist()
     [2805, -999, 2805, -999]
     """
-    check_prepend(prepend_dim, compute, mode=mode, append_dim=append_dim, region=region)
+    _check_prepend(prepend_dim, compute, mode=mode, append_dim=append_dim, region=region)
     append_dim = prepend_dim if append_dim is None else append_dim
     others: Any = "write" if append_dim is None else {None: "compare", "a-": "keep"}.get(mode, "write")
     asked = WriteOptions(
@@ -213,6 +212,8 @@ def to_zarr(
             check_resumable(opened)
         plans = compare(nodes_of(dataset, path, asked), opened, asked)
         if asked.prepends:
+            from xzarr3.xarray.prepend import put_before  # Loads what copies.
+
             group_now = put_before(plans[0], chunkmanager_store_kwargs, progress, is_finished=is_finished)
             if group_now is not None:
                 return group_now
@@ -272,6 +273,17 @@ def _check(asked: WriteOptions, compute: bool) -> None:
         )
     if asked.zarr_format is not None:
         parse_format(asked.zarr_format)
+
+
+def _check_prepend(prepend_dim: object, compute: bool, **others: object) -> None:
+    """Refuse arguments that do not go with ``prepend_dim``; None is one that was not given."""
+    others["compute"] = None if compute is True else compute
+    for name, value in others.items():
+        if prepend_dim is not None and value is not None:
+            raise ArgumentError(
+                f"{name}={value!r} does not go with prepend_dim={prepend_dim!r}, which puts all variables "
+                f"before the first element of the stored ones, as one change; leave {name} out"
+            )
 
 
 def chosen_mode(mode: str | None, append_dim: Hashable | None, region: object) -> WriteMode:

@@ -18,7 +18,6 @@ import errno
 import itertools
 import os
 import random
-import shutil
 import stat
 import threading
 import time
@@ -404,6 +403,8 @@ def erase_tree(top: str) -> None:
     No link is followed. A document goes before what it describes.
     """
     if not hasattr(os, "fwalk"):
+        import shutil
+
         shutil.rmtree(top)
         return
     folders = []

@@ -16,7 +16,6 @@ import contextlib
 import errno
 import math
 import os
-import socket
 import stat
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -138,6 +137,8 @@ class LocalStore(Store):
     def check_writable(self) -> None:
         super().check_writable()
         if self._was_there and not os.path.isdir(self.root):
+            import socket  # Here and in `files`: what few need loads with the first use.
+
             raise StoreError(
                 f"the directory of {self} existed when the store was pickled, but does not exist for process "
                 f"{os.getpid()} of {socket.gethostname()}; use a directory that all processes share"
