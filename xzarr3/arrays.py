@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
@@ -115,7 +115,7 @@ class Array(ReadableArray, Node):
         format = parse_format(metadata.zarr_format) if format is None else format
         super().__init__(store, path, format, read_only=read_only)
         self._known = Known(store, path, format, metadata)
-        self._known_at, self._opened_at = time.monotonic(), seen.opened_now(store)
+        self._known_at, self._opened_at = time.monotonic(), seen.opened_at(store, self._key)
         self._tag = seen.tag(store, self._key)
         self.write_empty_chunks = write_empty_chunks
         self.missing: Missing = check_missing(missing)
@@ -415,9 +415,11 @@ class Array(ReadableArray, Node):
         self._check_writable()
         if self.store.concurrency > 1 and self.store.versions([self._key])[0] is None:
             self._check_to_write()
+            self._write(selection, values, fields, threads)
         else:
-            self._check_current()
-        self._write(selection, values, fields, threads)
+            if self._known.version is None:
+                self._check_current()
+            self._write(selection, values, fields, threads, partial(freshness.confirm, self))
 
     def _write(
         self,
@@ -425,6 +427,7 @@ class Array(ReadableArray, Node):
         values: npt.ArrayLike,
         fields: Fields | None = None,
         threads: int | None = None,
+        confirm: Callable[[], None] = lambda: None,
     ) -> None:
         plan = self.engine.plan(selection)
         names: tuple[str, ...] = ()
@@ -434,8 +437,10 @@ class Array(ReadableArray, Node):
             names = (fields,) if isinstance(fields, str) else tuple(fields)
             fitted = self._fitted_fields(values, plan.shape, fields)
         threads = asked_threads(threads)
+        options: Any = {"keep_empty": self._keeps_empty, "fields": names, "confirm": confirm}
         try:
-            self.engine.write(plan, plan.source(fitted), threads, keep_empty=self._keeps_empty, fields=names)
+            self.engine.write(plan, plan.source(fitted), threads, **options)
+            confirm()
         finally:
             self._stored = None
             note_values(self)

@@ -18,7 +18,7 @@ import stat
 import time
 import uuid
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import cast
 
@@ -26,7 +26,7 @@ from xzarr3._types import Buffer
 from xzarr3.commit.lease import SWAPPING
 from xzarr3.commit.places import is_own
 from xzarr3.commit.staged import NEW, OLD, SWAP, Swap
-from xzarr3.commit.transaction import Transaction
+from xzarr3.commit.transaction import Transaction, finish_above, nodes_at
 from xzarr3.errors import StoreError, printable
 from xzarr3.formats import FORMATS, Format
 from xzarr3.nodes.consolidated import drop_from_consolidated
@@ -89,10 +89,13 @@ class Directory(Transaction):
         self.is_swapping = True
         for each in self.place.formats:  # first, so that no consolidated copy outlives its document
             drop_from_consolidated(store, each, path)
-        if not swap_units(store, self.top, swap):
+        if not swap_units(store, self.top, swap, unchanged=self.unchanged):
             store.erase(f"{self.top}{SWAP}")
             self.is_swapping = False
-            raise self.place.taken()
+            if self.unchanged is None:
+                raise self.place.taken()
+            finish_above(store, self.new.format, path, nodes_at(store, self.new.format, path))
+            raise self.place.changed()
         self.new.follow(store)
         self.is_swapping = False
 
@@ -227,7 +230,14 @@ def _names(root: str, prefix: str) -> set[str]:
 # Renaming
 
 
-def swap_units(store: LocalStore, top: str, swap: Swap, *, again: bool = False) -> bool:
+def swap_units(
+    store: LocalStore,
+    top: str,
+    swap: Swap,
+    *,
+    again: bool = False,
+    unchanged: Callable[[str], bool] | None = None,
+) -> bool:
     """Rename the old units aside and the staged units to their places; finished steps are not repeated.
 
     Parameters
@@ -239,6 +249,8 @@ def swap_units(store: LocalStore, top: str, swap: Swap, *, again: bool = False) 
         What has appeared at a place since is kept aside; without ``overwrite``, all new units go back.
     again : bool
         Another process began this swap. What has appeared since at a place that it had cleared stays.
+    unchanged : callable, optional
+        As :class:`Transaction` has it. If the old units have changed, they go back.
 
     Returns
     -------
@@ -252,7 +264,7 @@ def swap_units(store: LocalStore, top: str, swap: Swap, *, again: bool = False) 
     """
     with _moving(store):
         left = [unit for unit in swap.come if _is_there(store, f"{top}{NEW}/{unit}")]
-        if again and any(_is_there(store, each) and _is_aside(store, top, each) for each in left):
+        if again and any(_is_aside(store, top, each) for each in left) and _has_document(store, swap.path):
             return False
         away = [unit for stage in swap.away for unit in stage]
         for unit in away if left else ():  # if nothing is left to come, others may have changed the new node
@@ -260,6 +272,11 @@ def swap_units(store: LocalStore, top: str, swap: Swap, *, again: bool = False) 
                 _check_staged(store, top, unit if unit in left else left[-1])
                 if _is_there(store, unit) and not _is_aside(store, top, unit):
                     _rename(store, unit, f"{top}{OLD}/{unit}")
+        if unchanged is not None and not unchanged(os.path.join(store.root, f"{top}{OLD}")):
+            for unit in reversed(away):
+                _clear(store, unit, swap.path)
+                _rename(store, f"{top}{OLD}/{unit}", unit)
+            return False
         for unit in left:
             _check_staged(store, top, unit)
             if _is_there(store, unit) and not swap.overwrite:
@@ -267,8 +284,7 @@ def swap_units(store: LocalStore, top: str, swap: Swap, *, again: bool = False) 
                     if _is_there(store, each) and not _is_there(store, f"{top}{NEW}/{each}"):
                         _rename(store, each, f"{top}{NEW}/{each}")
                 return False
-            if _is_there(store, unit):
-                _keep(store, unit, swap.path)
+            _clear(store, unit, swap.path)
             _rename(store, f"{top}{NEW}/{unit}", unit)
         if store.fsync:
             for above in dict.fromkeys(unit.rpartition("/")[0] for unit in swap.come):
@@ -292,6 +308,35 @@ def _has_begun(store: LocalStore, top: str, swap: Swap) -> bool:
             if not _is_there(store, unit):
                 _rename(store, f"{top}{OLD}/{unit}", unit)
     return False
+
+
+def _has_document(store: LocalStore, path: str) -> bool:
+    """Whether another writer has put a node at a place that was cleared; chunks alone are none."""
+    keys = {key for format in FORMATS.values() for key in format.keys(path).defining}
+    return any(_is_there(store, key) for key in keys)
+
+
+def _clear(store: LocalStore, unit: str, path: str) -> None:
+    """Make room for a unit where there is nothing, or what a writer has begun that came too late."""
+    with contextlib.suppress(FileNotFoundError):  # That writer has removed it.
+        if _is_there(store, unit) and not _was_empty(_place(store, unit)):
+            _keep(store, unit, path)
+
+
+def _was_empty(folder: str) -> bool:
+    """Remove a directory that holds nothing but directories; false if it holds something."""
+    if not stat.S_ISDIR(os.lstat(folder).st_mode):
+        return False
+    with os.scandir(folder) as found:
+        if not all(_was_empty(each.path) for each in found):
+            return False
+    try:
+        os.rmdir(folder)
+    except FileNotFoundError:
+        pass
+    except OSError:  # Somebody has just written there.
+        return False
+    return True
 
 
 def _keep(store: LocalStore, name: str, path: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from xzarr3.commit.lease import Lease, is_lease, place_key
-from xzarr3.errors import MetadataError, NodeExistsError, listed
+from xzarr3.errors import ConflictError, MetadataError, NodeExistsError, listed
 from xzarr3.formats import Format
 from xzarr3.formats.base import is_array
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
@@ -184,6 +184,13 @@ class Place:
         return NodeExistsError(
             f"'/{self.path}' in {self.store} is not empty: another writer has written there since this write "
             "was planned; write to another path, or call it again to replace what is stored there"
+        )
+
+    def changed(self) -> ConflictError:
+        """The error for a node that another writer has changed during a call that needs it as it was."""
+        return ConflictError(
+            f"another writer has changed '/{self.path}' in {self.store} during this call, which has changed "
+            "nothing; repeat the call"
         )
 
 

@@ -15,7 +15,7 @@ import time
 import uuid
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -162,6 +162,9 @@ class Transaction(ABC):
     """Whether the old node may have left, so that the swap only goes forward."""
     stay: Container[str] = ()
     """Paths of arrays of which all elements stay what they are, though their documents are replaced."""
+    unchanged: Callable[[str], bool] | None = None
+    """Whether the old node is what it was when values were taken from it. A directory asks with the folder
+    where it then lies, and where no other writer looks; if it has changed, it is put back."""
 
     def __init__(
         self,

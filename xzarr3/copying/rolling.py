@@ -28,7 +28,7 @@ from xzarr3.arrays import Array
 from xzarr3.commit.append import Append
 from xzarr3.commit.directory import StagedFolder
 from xzarr3.commit.lease import holder_at
-from xzarr3.commit.places import Place
+from xzarr3.commit.places import Place, is_own
 from xzarr3.commit.recover import finish_swap
 from xzarr3.commit.replace import transaction, write
 from xzarr3.commit.transaction import NewNode, Transaction
@@ -120,14 +120,15 @@ def shift(
         lengths.reserve(array)
     lengths.begin(store.traits.conflict_deadline)
     try:
-        lease = Place.of(store, group.format, path).lease().key
+        place = Place.of(store, group.format, path)
+        lease = place.lease().key
         if holder_at(store, lease).plan == _PLAN:  # A call was killed before anything was in its place.
             finish_swap(store, lease, path)
         group = opened()
         nodes = nodes_below(group)
         found = _with_dimension(group, nodes, dim, below)
         if found.keys() != arrays.keys():
-            raise _changed(group)
+            raise place.changed()
         how = asked(group, nodes)
         if how.number:
             _check_remaining(group, found, dim, how.number)
@@ -210,16 +211,33 @@ class _Shifting:
         ]
         means = Means(threads or most_threads(group, store, plan.arrays.values()))
         with write(taken), _without_plan(taken):
-            before = [_states(part.source) for part in parts]
+            before = self._states(store.folder)
+            if store.folder is not None:
+                taken.unchanged = lambda folder: self._states(folder) == before
             size, text = sum(part.target.nbytes for part in parts), f"taking over what stays in {store}"
             with Progress(progress, size, text) as shown:
                 do_all((move for part in parts for move in part.moves(means)), means.threads, shown.advance)
             self.how.write(arrays)
-            if state() != asked or before != [_states(part.source) for part in parts]:
-                raise _changed(group)
+            if state() != asked or before != self._states(store.folder):
+                raise taken.place.changed()
         for array in _arrays(plan, store).values():
             note_values(array)
         return cast("Group", plan.opened())
+
+    def _states(self, folder: str | None) -> list[object]:
+        """What is stored: files in a folder; else units, with their versions if these cost no request."""
+        if folder is None:
+            return [
+                state for node in self.nodes.values() if isinstance(node, Array) for state in _units(node)
+            ]
+        keys = [self.group.format.keys(node.path) for node in self.nodes.values()]
+        found: list[object] = [
+            (key, _file(os.path.join(folder, key))) for each in keys for key in each.documents
+        ]
+        arrays = [
+            each for each, node in zip(keys, self.nodes.values(), strict=True) if isinstance(node, Array)
+        ]
+        return found + [file for each in arrays for file in sorted(_files(folder, each.chunks))]
 
     def _plan(self) -> Plan:
         """The nodes as they will be."""
@@ -243,13 +261,6 @@ def _arrays(plan: Plan, store: Store) -> dict[str, Array]:
         for below, meta in plan.metadata.items()
         if isinstance(meta, ArrayMetadata)
     }
-
-
-def _changed(group: Group) -> ConflictError:
-    return ConflictError(
-        f"another writer has changed '/{group.path}' in {group.store} during this call, which has changed "
-        "nothing; repeat the call"
-    )
 
 
 @contextmanager
@@ -371,13 +382,19 @@ def _take_over(store: Store, key: str, into: Store, new: str) -> None:
         into.set(new, value)
 
 
-def _states(array: Array) -> list[tuple[Coords, object]]:
+def _units(array: Array) -> Iterator[tuple[Coords, object]]:
     """The stored units of an array, each with its version if the store tells it without a request."""
-    store, units = array.engine.store, sorted(array.stored_units())
-    keys = [array.engine.key(coords) for coords in units]
-    if store.folder is None:
-        return [*zip(units, store.versions(keys), strict=True)]
-    return [(at, _file(os.path.join(store.folder, key))) for at, key in zip(units, keys, strict=True)]
+    units = sorted(array.stored_units())
+    versions = array.engine.store.versions([array.engine.key(coords) for coords in units])
+    return zip(units, versions, strict=True)
+
+
+def _files(folder: str, prefix: str) -> Iterator[tuple[str, object]]:
+    """The files below a prefix in a directory, and what changes when one is replaced or written to."""
+    for above, _, names in os.walk(os.path.join(folder, prefix)):
+        for name in filter(is_own, names):
+            path = os.path.join(above, name)
+            yield path[len(folder) :], _file(path)
 
 
 def _file(path: str) -> object:

@@ -28,8 +28,9 @@ from xzarr3.groups import Group
 from xzarr3.joined.array import JoinedArray
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.model.metadata import ArrayMetadata
+from xzarr3.nodes.freshness import check_read
 from xzarr3.nodes.node import locate_node
-from xzarr3.parallel import asked_threads
+from xzarr3.parallel import asked_threads, parallel_map
 from xzarr3.progress import Asked, Progress, check_asked
 from xzarr3.readable import ReadableArray
 from xzarr3.stores import Store, StoreLike
@@ -260,6 +261,8 @@ def _copy_values(plan: Plan, store: Store, top: str | None, progress: Asked, thr
                 _copy_between(each, chunks, plan.store, top, means, shown.advance)
         moves = itertools.chain.from_iterable(each.moves(means) for each in direct)
         do_all(moves, threads, shown.advance)
+    sources = [each.source for each in copies if isinstance(each.source, Array)]
+    parallel_map(check_read, sources, plan.nodes[""].store.concurrency)
 
 
 def _copy_between(

@@ -21,7 +21,7 @@ from xzarr3.errors import MetadataError
 from xzarr3.io.selection import basic_selection
 from xzarr3.io.stored_units import FEW
 from xzarr3.model.metadata import ArrayMetadata
-from xzarr3.nodes.freshness import note_values
+from xzarr3.nodes.freshness import check_read, note_values
 from xzarr3.options import memory_for_values
 from xzarr3.parallel import available_threads, is_wanted, pause, run_on_threads, waiters
 from xzarr3.readable import ReadableArray
@@ -311,6 +311,7 @@ def copy_values(source: Array, target: Array) -> None:
     fresh = Array(target.store, target.path, target.metadata, format=target.format)
     try:
         do_all(ArrayCopy(source, fresh).moves(means), means.threads, lambda _: None)
+        check_read(source)
     finally:
         note_values(target)
 

@@ -272,6 +272,7 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         *,
         keep_empty: bool,
         fields: tuple[str, ...] = (),
+        confirm: Callable[[], None] = lambda: None,
     ) -> None:
         """Write ``source`` to what ``plan`` selects.
 
@@ -288,6 +289,9 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
             Whether to store units that hold only the fill value. Otherwise they are erased.
         fields : tuple of str
             The fields of the elements to write; all fields if empty.
+        confirm : callable
+            Raises if the array is no longer at its place. It is called before each unit is stored, once
+            nothing can be stored in what replaces the array after the call.
 
         Raises
         ------
@@ -299,12 +303,14 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
             return
         from xzarr3.io.native_write import NativeWrite
 
-        native = None if fields else NativeWrite.of(self, plan, source, keep_empty=keep_empty)
+        native = (
+            None if fields else NativeWrite.of(self, plan, source, keep_empty=keep_empty, confirm=confirm)
+        )
         units, number = plan.batches(), plan.number
         if native is not None:
             units, number, _ = self._left(plan, native, threads)
         if number:
-            writer = UnitWriter(self, plan.addressing, keep_empty, fields)
+            writer = UnitWriter(self, plan.addressing, keep_empty, confirm, fields)
             most = self.threads(plan, threads, writes=True)
             self._share(lambda batches: writer.run(batches, source), units, number, most)
 
@@ -314,7 +320,7 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         chain = self.chain_of(self.meta.chunk_grid.chunk_shape_at(coords))
         key = self.key(coords)
         try:
-            UnitWriter(self, Slices(), keep_empty=keep_empty).update(chain, key, inner, fill)
+            UnitWriter(self, Slices(), keep_empty, lambda: None).update(chain, key, inner, fill)
         except ChunkError as error:
             error.key, error.chunk = key, coords
             raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
@@ -81,10 +81,20 @@ class NativeWrite:
         Has the shape of the plan's buffer.
     keep_empty : bool
         Whether to store units that hold only the fill value.
+    confirm : callable
+        As :meth:`xzarr3.io.executor.Engine.write` has it.
     """
 
-    def __init__(self, engine: Engine, plan: ReadPlan, source: AnyArray, *, keep_empty: bool) -> None:
-        self._engine, self._plan, self._source = engine, plan, source
+    def __init__(
+        self,
+        engine: Engine,
+        plan: ReadPlan,
+        source: AnyArray,
+        *,
+        keep_empty: bool,
+        confirm: Callable[[], None],
+    ) -> None:
+        self._engine, self._plan, self._source, self._confirm = engine, plan, source, confirm
         self._keep_empty = keep_empty
         self._name = os.fsencode(engine.key_prefix.rpartition("/")[2])
         self._store = cast("LocalStore", engine.store)
@@ -92,7 +102,15 @@ class NativeWrite:
         self._left = Left([], set())
 
     @classmethod
-    def of(cls, engine: Engine, plan: ReadPlan, source: AnyArray, *, keep_empty: bool) -> NativeWrite | None:
+    def of(
+        cls,
+        engine: Engine,
+        plan: ReadPlan,
+        source: AnyArray,
+        *,
+        keep_empty: bool,
+        confirm: Callable[[], None],
+    ) -> NativeWrite | None:
         """The write, or None if native code has nothing to do, or does not know how."""
         shard, spec = engine.meta.chain.shard, engine.meta.chain.spec
         if plan.number * (1 if shard is None else shard.number) < FEW:
@@ -108,7 +126,7 @@ class NativeWrite:
             return None
         if shard is not None and not _is_known(shard):
             return None
-        return cls(engine, plan, source, keep_empty=keep_empty)
+        return cls(engine, plan, source, keep_empty=keep_empty, confirm=confirm)
 
     def run(self, threads: int) -> Left | None:
         """Write the units with at most so many threads; None if Python is to write all of them."""
@@ -149,20 +167,22 @@ class NativeWrite:
         form = engine.key_prefix.replace("%", "%%") + engine.separator.join(["%d"] * coords.shape[1])
         keys = [form % unit for unit in units]  # `engine.key` takes three times as long.
         try:
-            folder = self._folder(coords)
+            found = self._folder(coords)
         except (OSError, Xzarr3Error):  # The Python executor raises it.
             self._left.coords.update(units)
             return
-        if folder is None:
+        if found is None:
             return
+        folder, device = found
         try:
+            self._confirm()  # Nothing is written to what takes the place of this directory from now on.
             with free_key_locks(engine.store_identity, keys) as held:
                 try:
                     nbytes, extra = chain.spec.nbytes, 0 if shard is None else shard.index_size
                     each = _CREATE + nbytes / _RATE
                     call = Call(layout, len(keys), threads, each, nbytes=nbytes, extra=extra)
                     call.status[~np.array(held)] = _NOT_OURS
-                    self._write(call, some, chain, folder)
+                    self._write(call, some, chain, folder, device)
                 finally:
                     if shard is not None:  # The kept indexes are out of date now.
                         for key in keys:
@@ -171,8 +191,8 @@ class NativeWrite:
             os.close(folder)
         self._left.coords.update(map(tuple, coords[np.isin(call.status, (LEFT, _NOT_OURS))].tolist()))
 
-    def _folder(self, coords: Numbers) -> int | None:
-        """The directory of the units, open; None if there is none and none is needed."""
+    def _folder(self, coords: Numbers) -> tuple[int, int] | None:
+        """The directory of the units, open, and its device; None if there is none and none is needed."""
         key = f"{self._engine.key_prefix}0"
         found = self._store.handle(key, make=False)
         return self._store.handle(key, make=True) if found is None and self._is_stored(coords) else found
@@ -190,7 +210,7 @@ class NativeWrite:
             for unit in coords.tolist()
         )
 
-    def _write(self, call: Call, some: _Units, chain: CodecChain, folder: int) -> None:
+    def _write(self, call: Call, some: _Units, chain: CodecChain, folder: int, device: int) -> None:
         engine, shard, coords = self._engine, chain.shard, some.coords
         stored = reading.of(chain if shard is None else shard.inner)
         strides = np.array(self._source.strides, np.int64)
@@ -198,7 +218,7 @@ class NativeWrite:
         inner = None if shard is None else np.array(shard.counts, np.int64)
         job = [
             *(folder, address(self._name), len(self._name), ord(engine.separator), coords.shape[1]),
-            *(coords, int(tells_late(os.fstat(folder).st_dev))),
+            *(coords, int(tells_late(device))),
             *(some.start, some.extent, some.place, 0 if stored is None else stored.numbers),
             *(self._source, strides, engine.fill, int(self._keep_empty)),
             *(0 if inner is None else inner, size),
@@ -239,23 +259,30 @@ class _Part:
     def __init__(self, chain: CodecChain, layout: Layout, stored: Layout, fill: AnyArray) -> None:
         ndim = len(chain.spec.shape)
         self._kept = layout, stored, fill  # Native code has their addresses.
-        self._path = ctypes.create_string_buffer(_LONG + 1)
+        self._name = ctypes.create_string_buffer(_LONG + 1)
         self._box = (ctypes.c_int64 * (3 * ndim + 1))()  # Start, count and strides; the place is 0.
         start, count, strides, place = (ctypes.addressof(self._box) + 8 * ndim * at for at in range(4))
         self._call = Call(layout, 1, 1, 1.0)
-        path = ctypes.addressof(self._path)  # It begins at the root, so no directory is needed.
+        path = ctypes.addressof(self._name)
         job = [0, path, 0, 0, 0, 0, 0, start, count, place, stored.numbers, 0, strides, fill, 0, 0, 0, 0, 0]
         self._packed = self._call.packed(job)
         self._first = len(self._packed) - len(job)
 
     def change(
-        self, path: bytes, inner: Sequence[slice], values: AnyArray, *, late: bool, keep_empty: bool
+        self,
+        folder: int,
+        name: bytes,
+        inner: Sequence[slice],
+        values: AnyArray,
+        *,
+        late: bool,
+        keep_empty: bool,
     ) -> int:
-        """Put values into the chunk of a file; returns what became of it."""
+        """Put values into the chunk of a file in an open directory; returns what became of it."""
         packed, first = self._packed, self._first
-        self._path.value = path
+        packed[first], self._name.value = folder, name
         self._box[:-1] = [*[each.start for each in inner], *values.shape, *values.strides]
-        packed[first + 2], packed[first + 6], packed[first + 11] = len(path), late, values.ctypes.data
+        packed[first + 2], packed[first + 6], packed[first + 11] = len(name), late, values.ctypes.data
         packed[first + 14] = keep_empty
         return self._call.write_again(packed)
 
@@ -288,19 +315,21 @@ class PartWrite:
     engine : Engine
     keep_empty : bool
         Whether to store chunks that hold only the fill value.
+    confirm : callable
+        As :meth:`xzarr3.io.executor.Engine.write` has it.
     """
 
-    def __init__(self, engine: Engine, *, keep_empty: bool) -> None:
-        self._engine, self._keep_empty = engine, keep_empty
+    def __init__(self, engine: Engine, *, keep_empty: bool, confirm: Callable[[], None]) -> None:
+        self._engine, self._keep_empty, self._confirm = engine, keep_empty, confirm
         self._store = cast("LocalStore", engine.store)
         self._has_written = False
 
     @classmethod
-    def of(cls, engine: Engine, *, keep_empty: bool) -> PartWrite | None:
+    def of(cls, engine: Engine, *, keep_empty: bool, confirm: Callable[[], None]) -> PartWrite | None:
         """The write, or None if native code does not know the store or the codecs."""
         if engine.meta.chain.shard is not None or process.collectors or not writes(engine):
             return None
-        return cls(engine, keep_empty=keep_empty)
+        return cls(engine, keep_empty=keep_empty, confirm=confirm)
 
     def change(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> bool:
         """Change a part of a chunk without losing changes by other writers; returns whether it was done."""
@@ -310,14 +339,21 @@ class PartWrite:
         if [each for each in inner if type(each) is not slice or each.step not in (None, 1)]:
             return False
         self._store.check_writable()
+        name = os.fsencode(key.rpartition("/")[2])
         try:
-            found = self._store.place(key)
+            found = None if len(name) > _LONG else self._store.handle(key, make=False)
         except OSError:  # Python raises it.
             return False
-        if found is None or len(path := os.fsencode(found[0])) > _LONG:
+        if found is None:
             return False
-        with key_lock(self._engine.store_identity, key):
-            done = part.change(path, inner, values, late=tells_late(found[1]), keep_empty=self._keep_empty)
+        folder, device = found
+        try:
+            self._confirm()  # Of what takes the place of this directory from now on nothing is changed.
+            with key_lock(self._engine.store_identity, key):
+                late = tells_late(device)
+                done = part.change(folder, name, inner, values, late=late, keep_empty=self._keep_empty)
+        finally:
+            os.close(folder)
         self._has_written |= done == DONE
         return done != LEFT
 

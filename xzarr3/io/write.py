@@ -7,8 +7,9 @@ starts no threads and knows nothing of selections.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import numpy as np
@@ -23,7 +24,7 @@ from xzarr3.io.projection import Inner, Slices
 from xzarr3.io.read import ThreadScratch
 from xzarr3.io.shards import forget_index
 from xzarr3.parallel import is_wanted
-from xzarr3.stores.base import update
+from xzarr3.stores.base import Store, update
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.values import UNCHANGED, OversizedError, Unchanged
 from xzarr3.tracing.counters import for_array
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from xzarr3.io.executor import Engine
     from xzarr3.io.native_write import PartWrite
     from xzarr3.io.projection import ChunkProjection
+    from xzarr3.stores.local.store import LocalStore
 
 
 class UnitWriter(msgspec.Struct, frozen=True, eq=False):
@@ -44,6 +46,8 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
         The way in which ``inner`` describes the given elements of a unit.
     keep_empty : bool
         Whether to store units that hold only the fill value.
+    confirm : callable
+        As :meth:`xzarr3.io.executor.Engine.write` has it.
     fields : tuple of str
         The fields of the elements to write; all fields if empty.
     """
@@ -51,6 +55,7 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
     engine: Engine
     addressing: Slices
     keep_empty: bool
+    confirm: Callable[[], None]
     fields: tuple[str, ...] = ()
 
     @for_array(lambda writer: writer.engine)
@@ -58,7 +63,11 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
         """Write units until none are left, each with its part of ``source``; returns 0."""
         from xzarr3.io.native_write import PartWrite  # imports the libraries of the codecs
 
-        native = None if self.fields else PartWrite.of(self.engine, keep_empty=self.keep_empty)
+        native = (
+            None
+            if self.fields
+            else PartWrite.of(self.engine, keep_empty=self.keep_empty, confirm=self.confirm)
+        )
         try:
             for chain, units in batches:
                 for unit in units:
@@ -90,6 +99,7 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
         spec = chain.spec
         if self._is_empty(spec, values):
             with key_lock(self.engine.store.identity, key):
+                self.confirm()
                 if self.engine.waiting or self.engine.store.exists(key):
                     self.engine.store.erase(key)
             return
@@ -98,7 +108,10 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
             self.addressing.put(chunk, inner, values)
             values = chunk
         pieces = chain.encoded_pieces(values, keep_empty=self.keep_empty)
-        self.engine.store.put(key, pieces)
+        store = self.engine.store
+        with key_lock(store.identity, key), _created(store, key):
+            self.confirm()
+            store.put(key, pieces)
 
     @for_array(lambda writer: writer.engine)
     def update(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> None:
@@ -106,6 +119,7 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
         spec = chain.spec
 
         def change(stored: Buffer | None) -> list[Buffer] | Unchanged | None:
+            self.confirm()
             if stored is None and self._is_empty(spec, values):
                 return UNCHANGED
             if chain.shard is not None:
@@ -168,6 +182,13 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
     def _is_empty(self, spec: ChunkSpec, values: AnyArray) -> bool:
         """Whether values are not stored, because they hold only the fill value."""
         return not self.keep_empty and not self.fields and spec.data_type.holds_only(values, spec.fill_value)
+
+
+def _created(store: Store, key: str) -> AbstractContextManager[object]:
+    """Holds the file of the next value of a key, if the store has files."""
+    if not store.traits.plain_files:
+        return nullcontext()
+    return cast("LocalStore", store).created(key, needed=False)
 
 
 def _is_mesh(inner: Inner) -> bool:

@@ -202,6 +202,33 @@ def _check_known(array: Array) -> None:
     _check_place(array, array._known.replaced_at)
 
 
+def confirm(array: Array) -> None:
+    """Raise if an array that :func:`check_current` has passed has left its place since."""
+    known = array._known
+    if known.version is None:
+        return
+    version = array.store.versions([array._key])[0]
+    if version is None:
+        raise _vanished(array)
+    if version == known.version:
+        _check_known(array)
+    else:
+        check_current(array, version)
+
+
+def check_read(array: Array) -> None:
+    """Raise if an array was replaced while its stored units were read one by one."""
+    if not array.has_document:
+        return
+    version = array.store.versions([array._key])[0]
+    if version is not None:
+        check_current(array, version)
+    elif array.store.traits.tells_changes:
+        raise _vanished(array)
+    else:
+        _look(array)
+
+
 def _coding_version(array: Array, version: object) -> object:
     """A version of the documents that define how values are decoded, from that of the array's document."""
     attributes = array.format.keys(array.path).attributes(array=True)

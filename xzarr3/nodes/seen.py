@@ -155,6 +155,12 @@ def opened_now(store: Store) -> float:
     return max(time.time(), _newest.get(store.identity, 0))
 
 
+def opened_at(store: Store, key: str) -> float:
+    """The time for a node that is opened from its document: that of its replacement, or now if not known."""
+    found = replaced_at(store, key)
+    return opened_now(store) if found is None else found
+
+
 def newest(store: Store) -> float | None:
     """The last time at which a node of a store was replaced, as far as this process knows."""
     return _newest.get(store.identity)

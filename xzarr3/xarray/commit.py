@@ -194,6 +194,7 @@ class Commit:
             if not self._append.shapes_come_first:
                 store, kind = length.store, Growing
         target = kind(store, array.path, change.metadata, format=self.format, write_empty_chunks=keep_empty)
+        target._opened_at = array._opened_at  # The plan is for the array as it was then.
         if change.grows:
             self._growing.append((change, target))
         if isinstance(target, Growing):

@@ -259,14 +259,21 @@ class LocalStore(Store):
             self._fail("write", key, error)
         self.touch()
 
+    def exclusive(self, key: str) -> AbstractContextManager[None]:
+        return self.created(key) if self.locks else contextlib.nullcontext()
+
     @contextlib.contextmanager
-    def exclusive(self, key: str) -> Iterator[None]:
+    def created(self, key: str, *, needed: bool = True) -> Iterator[None]:
+        """Hold the file that becomes the next value of a key, and its lock.
+
+        Without ``needed``, nothing is locked where the system has no locks.
+        """
         path = self._path(key)
-        if not self.locks or path in files.held():
+        if path in files.held():
             yield
             return
         try:
-            with self._lock(key, path, needed=True) as lock:
+            with self._lock(key, path, needed=needed) as lock:
                 files.held()[path] = lock
                 yield
         finally:
@@ -322,18 +329,11 @@ class LocalStore(Store):
         self._known[above] = info.st_dev, info.st_ino
         return info.st_dev
 
-    def place(self, key: str) -> tuple[str, int] | None:
-        """The path of a key and its device; None if there is no directory for it."""
+    def handle(self, key: str, *, make: bool) -> tuple[int, int] | None:
+        """A descriptor of the directory of a key, which the caller closes, and its device; None if absent."""
         path = self._path(key)
-        device = self._enter(key, path, make=False)
-        return None if device is None else (path, device)
-
-    def handle(self, key: str, *, make: bool) -> int | None:
-        """A descriptor of the directory of a key, which the caller closes; None if it does not exist."""
-        path = self._path(key)
-        if self._enter(key, path, make=make) is None:
-            return None
-        return os.open(os.path.dirname(path), system.SEARCH)
+        device = self._enter(key, path, make=make)
+        return None if device is None else (os.open(os.path.dirname(path), system.SEARCH), device)
 
     def sync(self, folder: str) -> None:
         """Wait until the names in a directory, and in those above it up to the root, are on the disk."""
