@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
 
-from xzarr3._types import JSON
+from xzarr3._types import JSON, AnyArray
 from xzarr3.api import open_group
 from xzarr3.arrays import Array
 from xzarr3.commit.append import Append
@@ -361,12 +361,19 @@ class _Part:
                     slice(part.start + by, part.stop + by) for part, by in zip(region, shift, strict=True)
                 )
                 values = source.get(there, threads=1)
-                target._write(basic_selection(region, target.shape), values, threads=1)
+                plan = target.engine.plan(basic_selection(region, target.shape))
+                target.engine.write(plan, plan.source(values), 1, keep_empty=_keeps_empty(target, values))
             else:
                 _take_over(
                     source.engine.store, source.engine.key(old), target.store, target.engine.key(coords)
                 )
         return int(elements * target.dtype.itemsize)
+
+
+def _keeps_empty(target: Array, values: AnyArray) -> bool:
+    """Whether chunks of only the fill value are stored, so that a unit stays stored whatever is in it."""
+    meta = target.metadata
+    return target._keeps_empty or target.shards is None or meta.data_type.holds_only(values, meta.fill_value)
 
 
 def _take_over(store: Store, key: str, into: Store, new: str) -> None:
