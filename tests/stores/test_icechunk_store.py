@@ -149,7 +149,7 @@ def test_icechunk_store_below_others_that_of_a_session(session: Any) -> None:
     assert xzarr3.open_group(xzarr3.ReadOnlyStore(session.store)).attrs == {"a": 1}
 
 
-def test_icechunk_store_keys_it_lacks_are_absent_and_refused(repository: Any, session: Any) -> None:
+def test_icechunk_store_keys_it_lacks_are_absent_and_refused(session: Any) -> None:
     store = open_store(session.store)
     xzarr3.create_array(store, "a", data=np.arange(4), chunks=2)
     odd = ".zgroup a/.zarray README.md a/.xzarr3-lease a/c/01 a/c/4294967296 a/0.0 a/c.0"
@@ -168,8 +168,6 @@ def test_icechunk_store_keys_it_lacks_are_absent_and_refused(repository: Any, se
     assert store.list_dir("") == ({"zarr.json"}, {"a/"})
     assert store.list_dir("a/") == ({"a/zarr.json"}, {"a/c/"})
     assert store.list_dir("a/c/") == ({"a/c/0", "a/c/1"}, set())
-    with pytest.raises(StoreError, match="version 3"):
-        xzarr3.create_group(repository.writable_session("main").store, zarr_format=2)
     with pytest.raises(InvalidKeyError, match="encoding 'default'"):
         xzarr3.create_array(session.store, "b", data=np.arange(3), chunk_key_encoding="v2")
 
@@ -281,6 +279,29 @@ def test_icechunk_store_threads_change_parts_of_one_chunk(session: Any) -> None:
 
 
 # What is refused, and what is left after an error
+
+
+@pytest.mark.parametrize("zarr_format", [2, "3-draft"])
+@pytest.mark.parametrize("holds", [False, True])
+def test_icechunk_store_other_formats_are_refused_before_anything_is_written(
+    repository: Any, session: Any, zarr_format: Any, holds: bool
+) -> None:
+    if holds:
+        xzarr3.to_zarr(dataset(), session)
+        session.commit("first")
+    ds, changed = dataset(), repository.writable_session("main")
+    source = xzarr3.create_group({}, zarr_format=zarr_format)
+    for write in (
+        lambda: xzarr3.to_zarr(ds, changed, mode="w", zarr_format=zarr_format),
+        lambda: xzarr3.to_zarr(ds, repository, mode="w", zarr_format=zarr_format),
+        lambda: xzarr3.create_group(changed, zarr_format=zarr_format, overwrite=True),
+        lambda: xzarr3.create_array(changed, shape=3, dtype="i1", zarr_format=zarr_format, overwrite=True),
+        lambda: xzarr3.copy(source, changed, overwrite=True, zarr_format=zarr_format),
+        *([] if holds else [lambda: xzarr3.copy(source, changed)]),
+    ):
+        with pytest.raises(xzarr3.StoreCapabilityError, match=r"Icechunk holds format 3 only; pass zarr_f"):
+            write()
+        assert not changed.has_uncommitted_changes
 
 
 def test_icechunk_store_what_would_be_erased_before_it_is_read_is_refused(session: Any) -> None:

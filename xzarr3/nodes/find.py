@@ -53,6 +53,7 @@ class DocumentView(Store):
             operations=("get", "list") if store.listable else ("get",),
             browsable=store.traits.browsable,
             concurrency=store.concurrency,
+            visible=store.traits.visible,
         )
         self._store = store
         self._found: dict[str, tuple[Buffer | None, object]] = {}
@@ -331,6 +332,15 @@ def _consolidated(meta: NodeMetadata) -> GroupMetadata | None:
     return meta if isinstance(meta, GroupMetadata) and meta.consolidated is not None else None
 
 
+def check_holds(store: Store, path: str, zarr_format: ZarrFormat | None) -> None:
+    """Raise if the store does not hold a wanted format, as a session of Icechunk holds version 3 only."""
+    if zarr_format not in (None, 3) and store.traits.visible == "at commit":
+        raise StoreCapabilityError(
+            f"cannot write '/{path}' to {store} in Zarr format {zarr_format}: Icechunk holds format 3 only; "
+            "pass zarr_format=3, or leave it out"
+        )
+
+
 def format_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> Format:
     """The format for a new node: the wanted one, or else that of existing nodes.
 
@@ -338,7 +348,10 @@ def format_for_new(store: Store, path: str, zarr_format: ZarrFormat | None) -> F
     ------
     MetadataError
         If the groups above are stored in another format, which would hide them.
+    StoreCapabilityError
+        If the store does not hold the wanted format.
     """
+    check_holds(store, path, zarr_format)
     if not isinstance(store, DocumentView):
         store = DocumentView.around(store, path)
     found = None

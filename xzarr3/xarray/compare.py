@@ -37,7 +37,7 @@ from xzarr3.formats.base import node_prefix, refusal
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.consolidated import check_consolidates
-from xzarr3.nodes.find import find_format, format_for_new
+from xzarr3.nodes.find import check_holds, find_format, format_for_new
 from xzarr3.nodes.freshness import stored_metadata
 from xzarr3.nodes.resize import resized
 from xzarr3.parallel import parallel_map
@@ -202,6 +202,7 @@ def _format_to_write(store: Store, path: str, zarr_format: ZarrFormat | None) ->
     if path:
         return format_for_new(store, path, zarr_format)
     if zarr_format is not None:
+        check_holds(store, path, zarr_format)
         return parse_format(zarr_format)
     try:
         found = find_format(store, "") or format_swapped(store)
