@@ -448,6 +448,34 @@ DATASETS: dict[str, Mistake] = {
     "answer to absent chunks": (
         lambda t: ours(t.store, missing="eror"), Argument, "'eror'", "'error'?", "None",
     ),
+    "negative chunks": (
+        lambda t: xzarr3.open_dataset(t.store, chunks={"time": -3}),
+        Argument, "{'time': -3}", "accepted: positive lengths or sizes, or -1", "add up",
+    ),
+    "text for a truth value": (
+        lambda t: ours(t.store, nullable="yes"), WrongType, "nullable='yes'", "accepted: True, False", "None",
+    ),
+    "text for one that may be None": (
+        lambda t: ours(t.store, consolidated="no"), WrongType, "consolidated='no'", "None", "field",
+    ),
+    "text for resume": (
+        lambda t: written(t, t.dataset, mode="w", resume="no"), WrongType, "resume='no'", "True", "None",
+    ),
+    "text for overwrite": (
+        lambda t: xzarr3.create_group(t.store, overwrite="no"),  # type: ignore[arg-type]
+        WrongType, "overwrite='no'", "True, False", "None",
+    ),
+    "text for empty chunks": (
+        lambda t: encoded(t, {"t2m": {"write_empty_chunks": "no"}}),
+        WrongType, "'t2m': write_empty_chunks='no'", "True, False, None", "contradicts",
+    ),
+    **{
+        f"text for {name}": (
+            lambda t, name=name: written(t, t.dataset, mode="w", **{name: "no"}),
+            WrongType, f"{name}='no'", "accepted: True, False", "supported",
+        )
+        for name in ("check_labels", "widen_units", "consolidated", "write_empty_chunks", "compute")
+    },
 }  # fmt: skip
 TABLES = {
     "what is this": WHAT_IS_THIS,

@@ -38,6 +38,7 @@ from xzarr3.new_array import make_array
 from xzarr3.nodes.find import DocumentView, find_consolidated, find_node, format_for_new
 from xzarr3.nodes.node import check_new_path, locate_node, path_or_name
 from xzarr3.options import Missing, check_missing
+from xzarr3.quantities import check_switches
 from xzarr3.stores import Store, StoreLike
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ def _there(
     The nodes below come with it. With ``by_name`` only the node itself is read, not what is below it.
     """
     missing = check_missing(missing)
+    check_switches({"use_consolidated"}, use_consolidated=use_consolidated)
     if zarr_format is not None:
         parse_format(zarr_format)
     alone = together = False

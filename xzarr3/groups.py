@@ -47,6 +47,7 @@ from xzarr3.nodes.find import (
 from xzarr3.nodes.node import Node, ancestors, check_new_path, normal_path
 from xzarr3.nodes.pickling import below_from_text, below_to_text, from_text, to_text
 from xzarr3.options import Missing
+from xzarr3.quantities import check_switches
 from xzarr3.stores import Store
 
 if TYPE_CHECKING:
@@ -897,6 +898,7 @@ def make_group(
     from xzarr3.commit.create import make_node
     from xzarr3.commit.recover import settle
 
+    check_switches(overwrite=overwrite)
     meta = GroupMetadata(
         attributes=documents.plain_attributes({} if attributes is None else attributes, path),
         zarr_format=format.zarr_format,

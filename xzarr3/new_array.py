@@ -27,6 +27,7 @@ from xzarr3.nodes import seen
 from xzarr3.nodes.array_settings import array_metadata, is_auto
 from xzarr3.nodes.find import DocumentView
 from xzarr3.nodes.node import ancestors, check_new_path
+from xzarr3.quantities import check_switches
 from xzarr3.stores import Store
 
 _OF_THE_GROUP = frozenset(("zarr_format", "storage_options"))
@@ -99,6 +100,7 @@ def make_array(
     TypeError
         If one of ``options`` is no parameter of :func:`xzarr3.create_array`.
     """
+    check_switches(overwrite=overwrite)
     array, values = _planned(store, format, path, **options)
     _create(array, values, overwrite=overwrite, look=look)
     return array
@@ -179,6 +181,7 @@ def _planned(
 ) -> tuple[Array, Any]:
     """A new array that is not stored yet, and its values, if any: converted, or a dask array or an array."""
     _check_known(options)
+    check_switches(write_empty_chunks=write_empty_chunks)
     data, names, described = _unwrapped(data, path)
     if "dask_array" in sys.modules:
         from xzarr3.dask.creating import with_graph

@@ -1,11 +1,14 @@
-"""Numbers that users give: counts, and sizes in bytes such as ``"64 MiB"``, ``"2 MB"`` and ``1024``."""
+"""What users give: counts, sizes in bytes such as ``"64 MiB"`` and ``1024``, and truth values."""
 
 from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Iterable, Mapping
 
-from xzarr3.errors import ArgumentError
+import numpy as np
+
+from xzarr3.errors import ArgumentError, ArgumentTypeError
 
 _NUMBER = re.compile(r"\s*([0-9]{0,30}\.?[0-9]{1,30}(?:e\+?[0-9]{1,2})?)\s*([a-z]*)\s*", re.IGNORECASE)
 _UNITS = {
@@ -66,3 +69,39 @@ def positive(name: str, value: object, accepted: str = "an integer of at least 1
     if number < 1:
         raise ArgumentError(f"{name}={value!r}; accepted: {accepted}")
     return number
+
+
+def check_switches(optional: Iterable[str] = (), **given: object) -> None:
+    """Refuse values of parameters that are no truth values; None is accepted of those that are ``optional``.
+
+    Text such as ``"no"`` would count as True.
+
+    Raises
+    ------
+    TypeError
+        If a value is not accepted.
+    """
+    for name, value in given.items():
+        if not isinstance(value, (bool, np.bool_)) and (value is not None or name not in optional):
+            others = ", None" if name in optional else ""
+            raise ArgumentTypeError(f"{name}={value!r}; accepted: True, False{others}")
+
+
+def check_blocks(chunks: object) -> None:
+    """Refuse negative lengths of the blocks of dask arrays; -1 is all of a dimension.
+
+    Raises
+    ------
+    ValueError
+        If ``chunks``, as dask and xarray take them, have a negative length.
+    """
+    given = chunks.values() if isinstance(chunks, Mapping) else chunks
+    for along in given if isinstance(given, Iterable) and not isinstance(given, str) else (given,):
+        lengths, least = (along, 0) if isinstance(along, (tuple, list)) else ((along,), -1)
+        for length in lengths:
+            is_less = isinstance(length, (int, float, np.number)) and (length < least or -1 < length < 0)
+            if is_less or (isinstance(length, str) and length.lstrip().startswith("-")):
+                raise ArgumentError(
+                    f"chunks={chunks!r} has a block of length {length!r}; accepted: positive lengths or "
+                    "sizes, or -1 for one block of the whole dimension"
+                )

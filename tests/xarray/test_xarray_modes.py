@@ -578,7 +578,7 @@ def test_a_region_can_be_written_later(tmp_path: Path) -> None:
 
 def test_values_of_compute(tmp_path: Path) -> None:
     to_zarr(base(), tmp_path)
-    with pytest.raises(ValueError, match="'template' is not supported"):
+    with pytest.raises(TypeError, match="compute='template'; accepted: True, False"):
         to_zarr(base(), tmp_path, mode="w", compute="template")  # type: ignore[call-overload]
     xr.testing.assert_identical(open_dataset(tmp_path).load(), base())
 

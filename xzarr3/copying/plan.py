@@ -21,7 +21,14 @@ from xzarr3.joined.array import JoinedArray
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes.consolidated import check_consolidates, write_consolidated
-from xzarr3.nodes.find import DocumentView, depth_first, check_holds, find_format, format_for_new, read_metadata
+from xzarr3.nodes.find import (
+    DocumentView,
+    check_holds,
+    depth_first,
+    find_format,
+    format_for_new,
+    read_metadata,
+)
 from xzarr3.nodes.node import check_new_path, normal_path
 from xzarr3.parallel import parallel_map
 from xzarr3.readable import ReadableArray

@@ -32,6 +32,7 @@ from xzarr3.nodes.freshness import check_read
 from xzarr3.nodes.node import locate_node
 from xzarr3.parallel import asked_threads, parallel_map
 from xzarr3.progress import Asked, Progress, check_asked
+from xzarr3.quantities import check_switches
 from xzarr3.readable import ReadableArray
 from xzarr3.stores import Store, StoreLike
 from xzarr3.stores.open import was_made
@@ -160,6 +161,7 @@ def copy(
     (365, 9, 9)
     """
     check_asked(progress)
+    check_switches({"consolidated"}, resume=resume, overwrite=overwrite, consolidated=consolidated)
     threads = asked_threads(threads)
     node: Source
     if isinstance(source, (ReadableArray, Group, JoinedGroup)):

@@ -16,6 +16,7 @@ from dask.utils import key_split
 from xzarr3.dask.slicing import all_blocks, trimmed
 from xzarr3.errors import ArgumentError, one_of
 from xzarr3.grid import Edges, Grid, Steps
+from xzarr3.quantities import check_blocks
 from xzarr3.readable import ReadableArray
 
 _GROUPED = 16 * 2**20  # Bytes of a block that small chunks are grouped into.
@@ -74,6 +75,7 @@ def asked_blocks(array: ReadableArray, chunks: Any) -> Blocks:
     ValueError
         If they do not fit the array, or name a dimension that it does not have.
     """
+    check_blocks(chunks)
     if chunks is None:
         chunks = "grouped"
     if isinstance(chunks, str) and chunks in ("grouped", *_STORED):
@@ -86,6 +88,10 @@ def asked_blocks(array: ReadableArray, chunks: Any) -> Blocks:
     try:
         units = array.write_chunk_sizes
         return blocks_of(normalize_chunks(chunks, array.shape, dtype=array.dtype, previous_chunks=units))
+    except ZeroDivisionError as error:
+        raise ArgumentError(
+            f"chunks={chunks!r} has blocks of length 0; accepted: positive lengths"
+        ) from error
     except (ValueError, NotImplementedError) as error:  # dask cannot tell the size of objects
         if not isinstance(chunks, str):
             raise

@@ -25,6 +25,7 @@ from xzarr3.errors import (
     unknown_arguments,
 )
 from xzarr3.nodes.node import locate_node
+from xzarr3.quantities import check_switches
 
 _OPTIONS = ("regions", "compute", "lock", "progress")
 
@@ -102,6 +103,7 @@ def store(
     if misspelt:
         raise unknown_arguments("store", misspelt, _OPTIONS)
     check_shown(progress)
+    check_switches(compute=compute)
     jobs = _paired(sources, targets, regions)
     writes = plan_writes(jobs, scheduler=kwargs.get("scheduler"))
     if not compute:

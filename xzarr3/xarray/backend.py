@@ -40,6 +40,7 @@ from xzarr3.io.chunk_cache import ChunkCache
 from xzarr3.joined.document import is_document
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.nodes.node import locate_node
+from xzarr3.quantities import check_blocks
 from xzarr3.stores import Store, StoreLike
 from xzarr3.stores.open import was_made, with_version
 from xzarr3.xarray import chunked, unreadable
@@ -134,6 +135,7 @@ def _opened(
     """What one of xarray's functions opens with this engine."""
     if "engine" in options:
         raise unknown_arguments(function.__name__, {"engine": options["engine"]}, sorted(_NAMES))
+    check_blocks(chunks)
     if isinstance(chunks, str) and chunks == "grouped":
         dask = find_spec("dask") is not None
         chunks, options = {} if dask else None, {"group_chunks": dask, **options}

@@ -39,6 +39,7 @@ from xzarr3.formats.base import node_prefix
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.array_settings import array_metadata
 from xzarr3.nodes.node import check_new_path
+from xzarr3.quantities import check_switches
 from xzarr3.xarray.absent import is_nullable, with_plain_labels
 from xzarr3.xarray.encode import ENCODING_KEYS, array_settings, made_with_settings, stored_dtype
 from xzarr3.xarray.exact import encode_values, is_lazy
@@ -355,6 +356,8 @@ def _check_dimensions(variable: Variable, name: str) -> None:
 def _keeps_empty(own: bool | None, asked: WriteOptions, name: str, explicit: bool) -> bool:
     """Whether to store empty chunks; the setting of the call overrides that of the variable."""
     everywhere = asked.write_empty_chunks
+    setting = f"variable {name!r}: write_empty_chunks"
+    check_switches([setting], **{setting: own})
     if explicit and None not in (own, everywhere) and own != everywhere:
         raise ArgumentError(
             f"write_empty_chunks={everywhere} contradicts encoding['write_empty_chunks']={own} of variable "

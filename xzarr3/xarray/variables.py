@@ -28,6 +28,7 @@ from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.find import read_held
 from xzarr3.options import Missing
 from xzarr3.parallel import parallel_map
+from xzarr3.quantities import check_switches
 from xzarr3.readable import ReadableArray
 from xzarr3.xarray import unreadable
 from xzarr3.xarray.absent import marked
@@ -79,6 +80,8 @@ class OpenOptions:
             raise ArgumentError(f"on_unreadable={self.on_unreadable!r} is unknown; accepted: 'keep', 'raise'")
         if self.mode not in ("r", "r+"):
             raise ArgumentError(f"mode={self.mode!r} cannot open a dataset; accepted: 'r', 'r+'")
+        optional = {name: getattr(self, name) for name in ("consolidated", "use_zarr_fill_value_as_mask")}
+        check_switches(optional, group_chunks=self.group_chunks, nullable=self.nullable, **optional)
         self.drop_variables = _names(self.drop_variables or ())
         if self.keep_variables is not None:
             self.keep_variables = _names(self.keep_variables)

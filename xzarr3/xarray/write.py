@@ -23,6 +23,7 @@ from xzarr3.errors import ArgumentError, StoreOptionError, listed, one_of, short
 from xzarr3.formats import ZarrFormat, parse_format
 from xzarr3.groups import Group
 from xzarr3.nodes.node import locate_node, normal_path
+from xzarr3.quantities import check_switches
 from xzarr3.stores import MemoryStore, StoreLike
 from xzarr3.stores.open import is_repository, was_made, with_version
 from xzarr3.xarray.commit import commits
@@ -192,6 +193,12 @@ def to_zarr(
         others=others,
     )
     check_shown(progress)
+    optional = {"consolidated": consolidated, "write_empty_chunks": write_empty_chunks}
+    check_switches(
+        optional, **optional, compute=compute, safe_chunks=safe_chunks, align_chunks=align_chunks,
+        write_inherited_coords=write_inherited_coords, widen_units=widen_units, check_labels=check_labels,
+        resume=resume,
+    )  # fmt: skip
     _check(asked, compute)
     commit = None
     if is_repository(store):
@@ -264,8 +271,6 @@ def _message(data: Dataset | DataArray | DataTree, asked: WriteOptions, path: st
 
 def _check(asked: WriteOptions, compute: bool) -> None:
     """Refuse options that do not go together, or are unknown."""
-    if compute not in (True, False):
-        raise ArgumentError(f"compute={compute!r} is not supported by to_zarr; accepted: True, False")
     if asked.resume and (asked.mode not in ("w-", "w") or not compute):
         raise ArgumentError(
             "resume=True goes with mode='w-' or mode='w' and compute=True: a region or an append that was "
