@@ -101,7 +101,8 @@ def batches(
     (2, 3) [ 8  9 10]
     """
     size = positive("batch_size", batch_size)
-    if shuffle is not None and (isinstance(shuffle, bool) or not isinstance(shuffle, int) or shuffle < 0):
+    is_seed = isinstance(shuffle, (int, np.integer)) and not isinstance(shuffle, bool) and shuffle >= 0
+    if shuffle is not None and not is_seed:
         raise ArgumentError(f"shuffle={shuffle!r}; accepted: None, or a seed, an integer of at least 0")
     named = _named(arrays)
     for label, array in named.items():
@@ -113,7 +114,7 @@ def batches(
     cache = cast("ChunkCache", ChunkCache.of(chunk_cache))
     own = {label: with_cache(_own(array), cache) for label, array in named.items()}
     parsed = _parsed(named, samples)
-    made = Batches(own, parsed, size, shuffle, cache, type(arrays))
+    made = Batches(own, parsed, size, None if shuffle is None else int(shuffle), cache, type(arrays))
     made._out = None if out is None else made._checked(out)
     return made
 

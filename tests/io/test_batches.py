@@ -92,6 +92,7 @@ def test_a_shuffle_is_a_permutation_that_the_seed_and_the_epoch_tell() -> None:
 
     assert order(1) == order(1) != order(2)
     assert order(1, 3) == order(1, 3) != order(1)
+    assert order(np.int64(1)) == order(np.uint8(1)) == order(1)  # type: ignore[arg-type]
     assert sorted(order(1)) == sorted(order(2)) == [*range(100)]
     made = xzarr3.batches(array, range(100), 8, shuffle=1)
     assert [b.tolist() for b in made] == [b.tolist() for b in made]
@@ -193,6 +194,9 @@ def test_what_is_said_of_batches() -> None:
         (([0], 0), {}, "batch_size=0; accepted: an integer of at least 1"),
         (([0], 2), {"shuffle": True}, "shuffle=True; accepted: None, or a seed"),
         (([0], 2), {"shuffle": -1}, "shuffle=-1; accepted"),
+        (([0], 2), {"shuffle": np.True_}, "shuffle=np.True_; accepted"),
+        (([0], 2), {"shuffle": np.int8(-1)}, "; accepted: None, or a seed"),
+        (([0], 2), {"shuffle": 1.0}, "shuffle=1.0; accepted"),
         (([0], 2), {"chunk_cache": "much"}, "not a size: 'much'"),
         (
             ([0], 2),

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from operator import index
-from typing import Any, ClassVar, Literal, Self, TypeAlias
+from typing import Any, ClassVar, Literal, ParamSpec, Self, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -56,6 +56,8 @@ Facts: TypeAlias = list[tuple[str, str]]
 Change: TypeAlias = Callable[[Buffer | None], Sequence[Buffer] | Unchanged | None]
 MOST_COPIED = 16
 """Values to copy at a time, as they may all be in memory."""
+P = ParamSpec("P")
+R = TypeVar("R")
 _FIRST_PAUSE = 0.002  # Seconds
 _MADE = {
     *("get_partial_values", "get_values", "set", "set_values", "set_partial_values", "erase_values"),
@@ -651,3 +653,8 @@ def _compare_until_done(store: Store, key: str, change: Change, limit: int) -> N
         if time.monotonic() >= end or not pause(random.uniform(0, longest)):
             raise contended(key, store, f"other writers changed it {attempts} times within {deadline:g} s")
         longest = min(2 * longest, _LONGEST_PAUSE)
+
+
+def called_as(wider: Callable[P, R]) -> Callable[[Callable[..., object]], Callable[P, R]]:
+    """Decorate a method of a store: it is called as another one, whose further arguments its guard takes."""
+    return lambda method: cast("Callable[P, R]", method)

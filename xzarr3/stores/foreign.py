@@ -24,7 +24,7 @@ from xzarr3 import errors
 from xzarr3._types import Buffer, ByteRange, Found, Part
 from xzarr3.errors import StoreError, shorten
 from xzarr3.parallel import parallel_map, undisturbed
-from xzarr3.stores.base import Names, Store, Traits
+from xzarr3.stores.base import Names, Store, Traits, called_as
 from xzarr3.stores.in_flight import Estimate, reserved
 from xzarr3.stores.local.store import LocalStore
 from xzarr3.stores.locks import fork_safe
@@ -175,7 +175,8 @@ class ForeignStore(Store):
 
     # Writeable
 
-    def put(self, key: str, pieces: Sequence[Buffer]) -> None:  # type: ignore[override]
+    @called_as(Store.put)
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
         from zarr.core.buffer.cpu import Buffer as ZarrBuffer
 
         if not self._holds(key):

@@ -28,7 +28,7 @@ from xzarr3._types import Buffer, ByteRange, Found, Part
 from xzarr3.errors import ChangedError, StoreError
 from xzarr3.parallel import parallel_map, undisturbed
 from xzarr3.quantities import positive
-from xzarr3.stores.base import Key, Names, Store, Traits
+from xzarr3.stores.base import Key, Names, Store, Traits, called_as
 from xzarr3.stores.in_flight import Estimate, reserved
 from xzarr3.stores.interned import reduced
 from xzarr3.stores.local.names import LOCK, is_lock
@@ -284,7 +284,8 @@ class FsspecStore(Store):
 
     # Writeable
 
-    def put(self, key: str, pieces: Sequence[Buffer]) -> None:  # type: ignore[override]
+    @called_as(Store.put)
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
         value = joined(pieces)
         with self._doing("write", key) as path:
             if not self._names & _MOVES:

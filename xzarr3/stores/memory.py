@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 from xzarr3._types import Buffer, Found, Part
 from xzarr3.errors import ArgumentTypeError, ReadOnlyError, shorten
 from xzarr3.parallel import is_child
-from xzarr3.stores.base import Key, Store, Traits
+from xzarr3.stores.base import Key, Store, Traits, called_as
 from xzarr3.stores.interned import is_plain
 from xzarr3.stores.keys import check_key
 from xzarr3.stores.locks import fork_safe, key_lock
@@ -131,7 +131,8 @@ class MemoryStore(Store):
         value: Buffer | None = self._values.get(key)
         return value if value is None or byte_range is None else cut(value, byte_range)
 
-    def put(self, key: str, pieces: Sequence[Buffer]) -> None:  # type: ignore[override]
+    @called_as(Store.put)
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
         value = joined(pieces)
         with self._lock:
             self._values[key] = value

@@ -34,7 +34,7 @@ from isal import isal_zlib
 from xzarr3 import errors
 from xzarr3._types import Buffer, Found, Part
 from xzarr3.errors import StoreError
-from xzarr3.stores.base import Key, Store, Traits
+from xzarr3.stores.base import Key, Store, Traits, called_as
 from xzarr3.stores.interned import interned
 from xzarr3.stores.keys import check_key
 from xzarr3.stores.local import system
@@ -660,7 +660,8 @@ class ZipStore(Store):
         info = zipped.members.get(key)
         return None if info is None else _Member(zipped, info)
 
-    def put(self, key: str, pieces: Sequence[Buffer]) -> None:  # type: ignore[override]
+    @called_as(Store.put)
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
         info = ZipInfo(key)
         info.filename, info.create_system, info.external_attr = key, _UNIX, _MODE
         info.file_size = info.compress_size = sum(map(len, pieces))

@@ -27,7 +27,7 @@ import msgspec
 
 from xzarr3._types import Buffer, Found, Part
 from xzarr3.errors import InvalidKeyError, StoreError, StorePermissionError, contended, printable, shorten
-from xzarr3.stores.base import Key, Names, Store, Traits
+from xzarr3.stores.base import Key, Names, Store, Traits, called_as
 from xzarr3.stores.interned import reduced
 from xzarr3.stores.keys import check_key
 from xzarr3.stores.local import files, system
@@ -248,7 +248,8 @@ class LocalStore(Store):
         with contextlib.suppress(OSError):  # The write itself is done. Some systems keep no such time.
             os.utime(self.root)
 
-    def put(self, key: str, pieces: Sequence[Buffer]) -> None:  # type: ignore[override]
+    @called_as(Store.put)
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
         path = self._path(key)
         try:
             with files.held().pop(path, None) or self._lock(key, path, needed=False) as lock:
