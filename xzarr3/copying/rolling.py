@@ -360,8 +360,8 @@ class _Part:
                 there = tuple(
                     slice(part.start + by, part.stop + by) for part, by in zip(region, shift, strict=True)
                 )
-                values = source.get(there, threads=1)
                 plan = target.engine.plan(basic_selection(region, target.shape))
+                values = target.fitted(source.get(there, threads=1), plan.shape)
                 target.engine.write(plan, plan.source(values), 1, keep_empty=_keeps_empty(target, values))
             else:
                 _take_over(
