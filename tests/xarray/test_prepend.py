@@ -348,3 +348,27 @@ def test_the_accessor_passes_it_on() -> None:
     xr.testing.assert_identical(read(store), months())
     with pytest.raises(ValueError, match="prepend_dim is not for trees"):
         xr.DataTree(first(2)).xzarr3.to_zarr(store, prepend_dim="time")
+
+
+@pytest.mark.parametrize("shards", [None, 4])
+@pytest.mark.parametrize("size", [0, 1])
+@pytest.mark.parametrize("way", ["drop", "prepend"])
+def test_fill_values_that_were_stored_stay_stored_in_units_that_are_encoded_again(
+    way: str, size: int, shards: int | None
+) -> None:
+    store, stored = xzarr3.MemoryStore(), np.r_[7, np.zeros(11)]
+    xzarr3.create_group(store)
+    options: dict[str, Any] = {"chunks": 2 if shards else 4, "shards": shards, "dimension_names": ("t",)}
+    array = xzarr3.create_array(store, "a", shape=20, dtype="f8", write_empty_chunks=True, **options)
+    array[:12] = stored
+    if way == "drop":
+        xzarr3.drop(store, t=slice(None, 4 * size + 1))
+        expected = stored[4 * size + 1 :]
+    else:
+        new = np.arange(1.0, 4 * size + 2)
+        to_zarr(xr.Dataset({"a": ("t", new)}), store, prepend_dim="t")
+        expected = np.r_[new, stored]
+    found = xzarr3.open_array(store, "a", missing="error")
+    np.testing.assert_array_equal(found[: len(expected)], expected)
+    with pytest.raises(xzarr3.MissingChunksError):
+        found[-1]

@@ -70,30 +70,6 @@ def test_whole_chunks_are_neither_decoded_nor_copied(way: str, tmp_path: Path) -
     xr.testing.assert_identical(read(tmp_path / "a"), rest(way, 24))
 
 
-@pytest.mark.parametrize("shards", [None, 4])
-@pytest.mark.parametrize("size", [0, 1])
-@WAYS
-def test_fill_values_that_were_stored_stay_stored_in_units_that_are_encoded_again(
-    way: str, size: int, shards: int | None
-) -> None:
-    store, stored = xzarr3.MemoryStore(), np.r_[7, np.zeros(11)]
-    xzarr3.create_group(store)
-    options: dict[str, Any] = {"chunks": 2 if shards else 4, "shards": shards, "dimension_names": ("t",)}
-    array = xzarr3.create_array(store, "a", shape=20, dtype="f8", write_empty_chunks=True, **options)
-    array[:12] = stored
-    if way == "drop":
-        xzarr3.drop(store, t=slice(None, 4 * size + 1))
-        expected = stored[4 * size + 1 :]
-    else:
-        new = np.arange(1.0, 4 * size + 2)
-        to_zarr(xr.Dataset({"a": ("t", new)}), store, prepend_dim="t")
-        expected = np.r_[new, stored]
-    found = xzarr3.open_array(store, "a", missing="error")
-    np.testing.assert_array_equal(found[: len(expected)], expected)
-    with pytest.raises(xzarr3.MissingChunksError):
-        found[-1]
-
-
 def drawn_chunks(data: Any, size: int) -> dict[str, Any]:
     """Chunks of an array of this length and of width 4, of one length or of several; maybe shards."""
     inner = data.draw(st.integers(1, 5))
