@@ -18,7 +18,7 @@ import numpy.typing as npt
 from xzarr3._types import AnyArray
 from xzarr3.display.shown import Description
 from xzarr3.dtypes import Struct, ZDType
-from xzarr3.errors import SelectionError, located, short_traceback
+from xzarr3.errors import SelectionError, Xzarr3Error, located, short_traceback
 from xzarr3.formats import Format, parse_format
 from xzarr3.grid import Grid
 from xzarr3.io.executor import Engine
@@ -441,6 +441,9 @@ class Array(ReadableArray, Node):
         try:
             self.engine.write(plan, plan.source(fitted), threads, **options)
             confirm()
+        except Xzarr3Error:
+            confirm()  # What was replaced meanwhile cannot be written: report the change instead.
+            raise
         finally:
             self._stored = None
             note_values(self)

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 import pytest
 import xarray as xr
-from _processes import Process, processes
+from _processes import Process, processes, run_processes
 from _waiting import WaitingStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -785,3 +785,71 @@ def test_appending_where_answers_get_lost(fault_server: Any, kind: str, more: di
     found = xzarr3.open_array(store)
     assert found[:].tolist() == [0, 1, 2, *(10 * n + at for n in range(6) for at in range(2))]
     assert dict(found.attrs) == {"a": 1}
+
+
+def labelled(times: Any) -> xr.Dataset:
+    """Values that their labels tell."""
+    times = np.asarray(times)
+    return xr.Dataset(
+        {"v": (("time", "x"), times[:, np.newaxis] * 10.0 + range(3)), "own": ("time", 0 * times)},
+        {"time": times},
+    )
+
+
+def roll_append_or_set(what: str, place: Path, calls: int, dice: random.Random) -> dict[int, int]:
+    """Do one thing again and again, with others in the way; returns what ``own`` was set to, by label."""
+    stored: dict[int, int] = {}
+    for call in range(calls):
+        try:
+            now = xzarr3.open_dataset(place, chunks=None)
+            times = now.time.values.tolist()
+            at = sorted(dice.sample(range(len(times) + 1), 2))
+            part = times[slice(*at)]
+            if what == "append":
+                xzarr3.to_zarr(labelled(range(times[-1] + 1, times[-1] + 4)), place, append_dim="time")
+            elif what == "drop" and len(times) > 24:
+                xzarr3.drop(place, time=slice(None, times[dice.randrange(9)]))
+            elif what == "read":
+                found = now.load()
+                np.testing.assert_array_equal(found.v, labelled(found.time).v)
+            elif what == "copy":
+                found = xzarr3.open_dataset(xzarr3.copy(place, MemoryStore()).store, chunks=None)
+                np.testing.assert_array_equal(found.v, labelled(found.time).v)
+            elif what == "set":
+                values = xr.Dataset({"own": ("time", np.full(len(part), call + 1))}, {"time": part})
+                for label in part:
+                    stored.pop(label, None)  # If this fails, they may have the old value or the new one.
+                xzarr3.to_zarr(values, place, region={"time": "auto"})
+                stored.update(dict.fromkeys(part, call + 1))
+        except xzarr3.Xzarr3Error:
+            continue
+        except ValueError as error:  # xarray refuses variables of two lengths.
+            if "conflicting sizes" not in str(error):
+                raise
+    return stored
+
+
+def test_an_archive_rolls_while_others_append_to_it_set_read_and_copy_it(tmp_path: Path) -> None:
+    place, told = tmp_path / "a", tmp_path / "told.json"
+    encoding = {"v": {"chunks": (4, 3)}, "own": {"chunks": (4,)}, "time": {"chunks": (8,)}}
+    xzarr3.to_zarr(labelled(range(100, 140)), place, encoding=encoding)
+
+    def doing(what: str, calls: int) -> Callable[[], object]:
+        def work() -> None:
+            stored = roll_append_or_set(what, place, calls, random.Random(what))
+            if what == "set":
+                told.write_text(json.dumps(stored))
+
+        return work
+
+    whats = {"append": 20, "drop": 60, "set": 150, "read": 60, "copy": 40}
+    run_processes(*itertools.starmap(doing, whats.items()))
+    found = xzarr3.open_dataset(place, chunks=None).load()
+    assert found.time.values.tolist() == [*range(found.time.values[0], found.time.values[-1] + 1)]
+    np.testing.assert_array_equal(found.v, labelled(found.time).v)
+    own = dict(zip(map(str, found.time.values), found.own.values, strict=True))
+    stored = json.loads(told.read_text())
+    assert {label: own[label] for label in stored if label in own} == {
+        label: value for label, value in stored.items() if label in own
+    }
+    assert xzarr3.check(place).ok

@@ -6,6 +6,7 @@ import contextlib
 import os
 import pickle
 import random
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import xarray as xr
 from _archives import TIMES, archive, disturb, first, months, read, roll, store_of, values
 from _conformance import contents
 from _killed import MortalStore, forget_process, killed_everywhere, left, opened
-from _processes import killed_at_call
+from _processes import killed_at_call, processes
 from _slow import slow
 from _waiting import WaitingStore
 from hypothesis import given, settings
@@ -24,6 +25,10 @@ from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import ArgumentError, ChangedError, ConflictError, to_zarr
+from xzarr3.commit import directory
+from xzarr3.io import native
+from xzarr3.nodes import freshness
+from xzarr3.xarray import write
 
 WAYS = pytest.mark.parametrize("way", ["drop", "prepend"])
 
@@ -265,6 +270,159 @@ def test_what_was_opened_before_does_not_take_old_indices_for_new_ones(
     if way == "drop":
         array.append(np.zeros((1, 5)))
         assert xzarr3.open_array(store, "t2m").shape == (49, 5)
+
+
+@pytest.mark.parametrize("kind", ["memory", "directory"])
+@pytest.mark.parametrize("block", [None, 3])
+@WAYS
+def test_a_region_that_was_found_before_is_not_written_after(
+    way: str, block: int | None, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = store_of(kind, tmp_path)
+    archive(way, store, 12)
+    part = months().isel(time=slice(30, 40))[["t2m"]].drop_vars("lat") * 2
+    commits = write.commits
+
+    def rolled(plans: Any) -> Any:
+        roll(way, store, 12)
+        return commits(plans)
+
+    monkeypatch.setattr(write, "commits", rolled)
+    with pytest.raises(ChangedError, match=r"'/t2m'.*since it was opened.*open it again"):
+        to_zarr(part if block is None else part.chunk(time=block), store, region={"time": "auto"})
+    xr.testing.assert_identical(read(store), rest(way, 12))
+
+
+@pytest.mark.parametrize("zarr_format", [3, slow(2), slow("3-draft")])
+@pytest.mark.parametrize("is_native", [True, False])
+@pytest.mark.parametrize("selection", [np.s_[12:24], np.s_[14:17, 1:2], np.s_[:]], ids=str)
+@pytest.mark.parametrize("value", [1.5, np.nan])
+@WAYS
+def test_a_write_under_way_changes_nothing_in_what_comes(
+    way: str,
+    value: float,
+    selection: Any,
+    is_native: bool,
+    zarr_format: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Right after a look at the document, when the unit is not stored yet, the archive is replaced."""
+    monkeypatch.setattr(native.switch, "is_on", is_native)
+    archive(way, tmp_path, 12, zarr_format=zarr_format)
+    array = xzarr3.open_array(tmp_path, "t2m", mode="r+")
+    confirm, is_first = freshness.confirm, True
+
+    def confirmed(asked: Any) -> None:
+        nonlocal is_first
+        confirm(asked)
+        if is_first:
+            is_first = False
+            roll(way, tmp_path, 12)
+
+    monkeypatch.setattr(freshness, "confirm", confirmed)
+    with pytest.raises(ChangedError, match=r"since it was opened.*open it again"):
+        array[selection] = value
+    assert not is_first
+    xr.testing.assert_identical(read(tmp_path), rest(way, 12))
+    # The file of a writer at work stays, where the old archive was.
+    assert all(name.endswith(".__lock") for name in left(xzarr3.LocalStore(tmp_path)))
+
+
+@pytest.mark.parametrize("group", ["", slow("g/h")])
+@WAYS
+def test_values_set_at_the_last_moment_are_not_lost(
+    way: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = xzarr3.LocalStore(tmp_path)
+    archive(way, store, 12, group=group)
+    at = f"{group}/t2m".lstrip("/")
+    swap_units = directory.swap_units
+
+    def set_before(*given: Any, **more: Any) -> bool:
+        xzarr3.open_array(store, at, mode="r+")[-4, 0] = 99.0
+        return swap_units(*given, **more)
+
+    monkeypatch.setattr(directory, "swap_units", set_before)
+    before = opened(store, group=group).load()
+    before.t2m[-4, 0] = 99.0
+    call: Any = (
+        (lambda: xzarr3.drop(store, path=group, time=slice(None, TIMES[11])))
+        if way == "drop"
+        else (lambda: to_zarr(first(12), store, group=group, prepend_dim="time"))
+    )
+    with pytest.raises(ConflictError, match=r"another writer has changed.*changed nothing; repeat"):
+        call()
+    xr.testing.assert_identical(opened(store, group=group).load(), before)
+    assert left(store) == []
+    monkeypatch.undo()
+    call()
+    assert opened(store, group=group).t2m[-4, 0] == 99.0
+    assert xzarr3.check(store).ok
+
+
+@pytest.mark.parametrize("made", ["t2m/c/0", "t2m/c/0/0"])
+@WAYS
+def test_what_a_late_writer_makes_in_the_empty_place_goes_or_is_kept(
+    way: str, made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(way, tmp_path, 12)
+    clear = directory._clear
+
+    def late(store: Any, unit: str, path: str) -> None:
+        if unit == "t2m":
+            (tmp_path / made).parent.mkdir(parents=True)
+            (tmp_path / made).touch() if made.endswith("0/0") else (tmp_path / made).mkdir()
+        clear(store, unit, path)
+
+    monkeypatch.setattr(directory, "_clear", late)
+    is_kept = made.endswith("0/0")
+    with pytest.warns(UserWarning, match="'t2m' is kept") if is_kept else contextlib.nullcontext():
+        roll(way, tmp_path, 12)
+    xr.testing.assert_identical(read(tmp_path), rest(way, 12))
+    assert bool(left(xzarr3.LocalStore(tmp_path))) == is_kept
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.filterwarnings("ignore:.* is kept in:UserWarning")
+@WAYS
+def test_chunks_of_a_late_writer_do_not_end_a_swap_that_was_killed(way: str, tmp_path: Path) -> None:
+    archive(way, tmp_path, 12)
+
+    def killed(*given: Any) -> None:
+        (tmp_path / "t2m/c/0").mkdir(parents=True)
+        (tmp_path / "t2m/c/0/0").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def work() -> None:
+        directory._clear = killed
+        roll(way, tmp_path, 12)
+
+    with processes(work) as (process,):
+        assert process.wait(60) == signal.SIGKILL
+    xr.testing.assert_identical(read(tmp_path), rest(way, 12))
+
+
+@pytest.mark.parametrize("kind", ["memory", "directory", "waiting"])
+@pytest.mark.parametrize("chunks", [None, slow({"time": 5})])
+@WAYS
+def test_a_copy_of_what_is_replaced_meanwhile_is_refused(
+    way: str, chunks: Any, kind: str, tmp_path: Path
+) -> None:
+    store = WaitingStore() if kind == "waiting" else store_of(kind, tmp_path)
+    archive(way, store, 12)
+    target, is_first = xzarr3.MemoryStore(), True
+
+    def progress(done: int, total: int) -> None:
+        nonlocal is_first
+        if is_first:
+            is_first = False
+            roll(way, store, 12)
+
+    with pytest.raises(ChangedError, match=r"since it was opened.*open it again"):
+        xzarr3.copy(store, target, chunks=chunks, progress=progress)
+    assert contents(target) == {}
+    xr.testing.assert_identical(read(store), rest(way, 12))
 
 
 @pytest.mark.slow

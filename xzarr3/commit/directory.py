@@ -94,6 +94,7 @@ class Directory(Transaction):
             self.is_swapping = False
             if self.unchanged is None:
                 raise self.place.taken()
+            self.plan = None  # What was taken from the old node is of no use any more.
             finish_above(store, self.new.format, path, nodes_at(store, self.new.format, path))
             raise self.place.changed()
         self.new.follow(store)

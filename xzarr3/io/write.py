@@ -96,19 +96,19 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
 
     def _replace(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> None:
         """Store a unit whose elements are all given, or erase it."""
-        spec = chain.spec
+        spec, store = chain.spec, self.engine.store
         if self._is_empty(spec, values):
-            with key_lock(self.engine.store.identity, key):
-                self.confirm()
-                if self.engine.waiting or self.engine.store.exists(key):
-                    self.engine.store.erase(key)
+            with key_lock(store.identity, key):
+                if self.engine.waiting or store.exists(key):
+                    with _created(store, key):
+                        self.confirm()
+                        store.erase(key)
             return
         if values.shape != spec.shape or _is_mesh(inner):
             chunk = spec.data_type.filled(spec.shape, spec.fill_value)
             self.addressing.put(chunk, inner, values)
             values = chunk
         pieces = chain.encoded_pieces(values, keep_empty=self.keep_empty)
-        store = self.engine.store
         with key_lock(store.identity, key), _created(store, key):
             self.confirm()
             store.put(key, pieces)

@@ -364,7 +364,10 @@ class LocalStore(Store):
 
     def _erase(self, key: str, path: str) -> None:
         with key_lock(self.identity, key):
-            if not self.locks or path in files.held():
+            held = files.held().get(path)
+            if held is not None and not held.is_in_place():  # The directory was replaced meanwhile.
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            if not self.locks or held is not None:
                 files.remove(path)
             elif files.is_value(path):
                 # In its turn, as another writer may have read the value, or have just created it.
