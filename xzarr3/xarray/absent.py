@@ -19,6 +19,7 @@ from xzarr3.dtypes import Optional, parse_dtype
 from xzarr3.errors import DataTypeValidationError
 from xzarr3.parallel import parallel_map
 from xzarr3.readable import ReadableArray
+from xzarr3.xarray.unreadable import KeptVariable
 
 _TYPES: dict[np.dtype[Any], Any] = {
     each.numpy_dtype: each
@@ -90,22 +91,13 @@ def marked(array: ReadableArray) -> Marked | None:
     return Marked(dtype, array.place)
 
 
-class NullableVariable(Variable):
-    """A variable with one of pandas' nullable arrays, which xarray would wrap as what it opens lazily.
+class NullableVariable(KeptVariable):
+    """A variable with one of pandas' nullable arrays.
 
     What is wrapped turns into floating numbers when an element is set, and cannot be opened with ``chunks``.
     """
 
     __slots__ = ()
-
-    @property
-    def data(self) -> Any:
-        return super().data
-
-    @data.setter
-    def data(self, data: Any) -> None:
-        if not (is_nullable(self.dtype) and isinstance(data, indexing.ExplicitlyIndexed)):
-            Variable.data.fset(self, data)  # type: ignore[attr-defined]
 
     def to_base_variable(self) -> Variable:
         """A copy of the same class: it is not an index variable, so xarray can use it for coordinates."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from xarray import Variable, conventions
+from xarray import Variable
 
 from xzarr3._types import AnyArray
 from xzarr3.conventions.fill_value_attribute import (
@@ -25,7 +25,7 @@ from xzarr3.conventions.fill_value_attribute import (
 from xzarr3.errors import ArgumentError, DataTypeValidationError, shorten
 from xzarr3.joined.array import JoinedArray, Source
 from xzarr3.readable import ReadableArray
-from xzarr3.xarray.exact import MARKS, PACKING, encode_values
+from xzarr3.xarray.exact import MARKS, PACKING, decoded_by, encode_values
 from xzarr3.xarray.recode import STANDARD, UNITS
 from xzarr3.xarray.variables import are_times, own_attributes, seen_attributes
 
@@ -159,10 +159,7 @@ class Unpacked:
     attributes: Mapping[str, Any]
 
     def __call__(self, values: AnyArray) -> AnyArray:
-        dims = tuple(map(str, range(values.ndim)))
-        packed = Variable(dims, values, dict(self.attributes), fastpath=True)
-        decoded = conventions.decode_cf_variable("joined", packed, decode_times=False)
-        return np.asarray(decoded.values)
+        return decoded_by(self.attributes, values, "joined", decode_times=False)
 
     def dtype_of(self, array: ReadableArray) -> np.dtype[Any]:
         """The dtype of the decoded values of an array."""
@@ -210,14 +207,12 @@ class Retimed:
 
     def __call__(self, values: AnyArray) -> AnyArray:
         dims = tuple(map(str, range(values.ndim)))
-        stored = Variable(dims, values, dict(self.attributes), fastpath=True)
-        numbers = conventions.decode_cf_variable(self.name, stored, decode_times=False)
-        missing = np.asarray(pd.isnull(numbers.values))
+        missing = np.asarray(pd.isnull(decoded_by(self.attributes, values, self.name, decode_times=False)))
         mark = np.nan if self.dtype == "float64" else _EARLIEST
         if missing.all():  # xarray decodes and encodes no array without a date.
             return np.full(values.shape, mark, self.dtype)
-        decoded = conventions.decode_cf_variable(self.name, stored)
-        given = Variable(dims, decoded.values, {}, {**self.target, "dtype": self.dtype}, fastpath=True)
+        decoded = decoded_by(self.attributes, values, self.name)
+        given = Variable(dims, decoded, {}, {**self.target, "dtype": self.dtype}, fastpath=True)
         try:
             encoded = encode_values(given, self.name, exact=True)
         except DataTypeValidationError as error:

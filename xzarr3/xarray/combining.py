@@ -16,14 +16,14 @@ import numpy as np
 import pandas as pd
 
 from xzarr3._types import AnyArray
-from xzarr3.errors import ArgumentError, MetadataError, did_you_mean, listed
-from xzarr3.formats.base import is_array
+from xzarr3.errors import ArgumentError, did_you_mean, listed
 from xzarr3.joined.array import JoinedArray, joined
 from xzarr3.joined.document import recipe_of
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.parallel import parallel_map
 from xzarr3.xarray.alike import alike, coded, same
-from xzarr3.xarray.labels import decoded, is_near, unequal
+from xzarr3.xarray.labels import decoded, unequal
+from xzarr3.xarray.variables import OpenOptions, Xzarr3DataStore
 
 AT_ONCE = 64
 """Most stores that are asked at a time, where they have to be waited for."""
@@ -76,7 +76,7 @@ def members_of(nodes: Sequence[Any], leave_out: Sequence[str]) -> list[dict[str,
         If an array is in some groups alone.
     """
     at_once = max(node.store.concurrency for node in nodes)
-    one = partial(_members, leave_out=frozenset(leave_out))
+    one = partial(_members, leave_out=leave_out)
     members = parallel_map(one, nodes, min(at_once, AT_ONCE))
     for name in dict.fromkeys(itertools.chain.from_iterable(members)):
         there = [name in each for each in members]
@@ -167,22 +167,13 @@ def _to_join(how: str, node: Any, arrays: Mapping[str, Any], dim: str) -> set[st
     return (arrays.keys() - _coordinates(arrays)) | (arrays.keys() & {dim})
 
 
-def _members(node: Any, leave_out: frozenset[str]) -> dict[str, Any]:
+def _members(node: Any, leave_out: Sequence[str]) -> dict[str, Any]:
     """The arrays directly below a group."""
-    if isinstance(node, JoinedGroup):
-        return {name: array for name, array in node.items() if name not in leave_out}
-    found = {}
-    for name, held in node._held(0, leave_out):
-        if isinstance(held, MetadataError) or is_array(held):
-            try:
-                array = node._bound(name, held)
-            except MetadataError as error:
-                error.advice = f"pass drop_variables=[{name!r}] to join the other variables"
-                raise
-            array._is_decoded = True
-            found[name] = array
+    found = dict(Xzarr3DataStore(node, OpenOptions(drop_variables=leave_out, on_unreadable="raise")).arrays())
     if not found:
         raise ArgumentError(f"{node!r} has no arrays to join")
+    for array in found.values():
+        array._is_decoded = True
     return found
 
 
@@ -241,9 +232,9 @@ def _check_shape(name: str, array: Any, first: Any) -> None:
 
 def _check_values(name: str, array: Any, first: Any, here: AnyArray, there: AnyArray) -> None:
     is_other_kind = here.dtype.kind != there.dtype.kind
-    differs = np.ones(here.shape, bool) if is_other_kind else unequal(here, there)
-    is_index = first.dimension_names == (name,)
-    if differs.any() and not (is_index and is_near(here, there)):
+    are_labels = first.dimension_names == (name,)
+    differs = np.ones(here.shape, bool) if is_other_kind else unequal(here, there, are_labels=are_labels)
+    if differs.any():
         at = np.unravel_index(int(differs.argmax()), differs.shape)
         where = f"at {[*map(int, at)]} " if at else ""
         raise ArgumentError(
@@ -279,7 +270,7 @@ def _equal(one: AnyArray, other: AnyArray) -> bool:
     """Whether labels are the same, but for rounding."""
     if one.shape != other.shape or one.dtype.kind != other.dtype.kind:
         return False
-    return not unequal(one, other).any() or is_near(one, other)
+    return not unequal(one, other, are_labels=True).any()
 
 
 def _check_sorted(array: Any, labels: AnyArray) -> None:

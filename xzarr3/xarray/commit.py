@@ -46,7 +46,7 @@ from xzarr3.nodes.documents import Before, change_document
 from xzarr3.nodes.find import children, depth_first, find_node, read_held
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
-from xzarr3.xarray.compare import Change, ChangedGroup, Plan
+from xzarr3.xarray.compare import Change, Plan
 from xzarr3.xarray.exact import is_lazy
 from xzarr3.xarray.labels import Compared
 from xzarr3.xarray.plan import PlannedGroup
@@ -70,7 +70,7 @@ class Commit:
 
     def __init__(self, plan: Plan, staged: Container[str] = ()) -> None:
         self.store, self.format, self.path = plan.store, plan.format, plan.path
-        self._asked, self._group, self._consolidated = plan.asked, plan.changed, plan.consolidated
+        self._plan = plan
         self.jobs: list[BlockWrite] = []
         self._later: list[BlockWrite] = []
         """The jobs that dask writes."""
@@ -84,19 +84,15 @@ class Commit:
         """The transactions that have begun: closed when they are published, or left with an error."""
         if plan.new:
             self._create(plan.new)
-        for change in self._changes:
-            self._plan(replace(change, rewritten=True) if change.array.path in staged else change)
-        for variable in () if self._group is None else self._group.added:
+        for change in plan.changes:
+            self._change(replace(change, rewritten=True) if change.array.path in staged else change)
+        for variable in plan.added:
             self._add(variable)
-
-    @property
-    def _changes(self) -> list[Change]:
-        return [] if self._group is None else self._group.changes
 
     @property
     def resumes(self) -> bool:
         """Whether values that an interrupted write of this plan has stored are kept."""
-        return self._asked.resume
+        return self._plan.asked.resume
 
     def stage(self, repository: RepositoryCommit) -> None:
         """Write on a branch of its own in a repository, and go on with what an interrupted write left."""
@@ -114,7 +110,7 @@ class Commit:
         nodes |= {each.path.removeprefix(below): each.metadata for each in arrays}
         # Depth first, which is the order that zarr-python 3.1 needs.
         ordered = {f"{below}{name}": nodes[name] for name in depth_first(name for name in nodes if name)}
-        self._place(self.path, {self.path: nodes[""], **ordered}, arrays, self._asked.mode == "w")
+        self._place(self.path, {self.path: nodes[""], **ordered}, arrays, self._plan.asked.mode == "w")
 
     def _add(self, array: WrittenArray, *, replaced: bool = False) -> None:
         """Plan an array that is staged, and put in place as a whole."""
@@ -144,7 +140,7 @@ class Commit:
         if overwrite and self.store.traits.visible == "at commit":
             _check_not_erased(self.store, path, arrays)
         is_group = isinstance(nodes[path], GroupMetadata)
-        consolidate = is_group and self._consolidated
+        consolidate = is_group and self._plan.consolidated
         new = NewNode.of(self.format, path, nodes, consolidate=consolidate, is_alone=is_group)
         plan = None
         if self.resumes:
@@ -178,8 +174,9 @@ class Commit:
         elif values.size:
             self._eager.append(BlockWrite(values, target, region))
 
-    def _plan(self, change: Change) -> None:
-        array, keep_empty = change.array, bool(self._asked.write_empty_chunks)
+    def _change(self, change: Change) -> None:
+        """Plan the change of an array."""
+        array, keep_empty = change.array, bool(self._plan.asked.write_empty_chunks)
         if change.compared:
             compared = Compared(self.store, array.path, array.metadata, format=self.format)
             self._write(change.data, compared, change.region)
@@ -218,7 +215,7 @@ class Commit:
                 "fill values where values are due; pass compute=True, which also "
                 "computes on the cluster of a client, or write the blocks into a region of what is there"
             )
-        if jobs and self._group is None:
+        if jobs and self._plan.group is None:
             _check_nothing_lost(self.store, self.path)
         self._later = [
             job
@@ -239,7 +236,7 @@ class Commit:
         """Take the leases of arrays that grow or are rewritten, and check that no length has changed."""
         append = self._append
         append.begin(self.store.traits.conflict_deadline)
-        for change in self._changes:
+        for change in self._plan.changes:
             if change.array.path in append.lengths:
                 check_unchanged(change.array, at_first(change.array, append.lengths[change.array.path]))
         for change, target in self._growing:
@@ -257,7 +254,7 @@ class Commit:
         for job in self._later:  # they write to what has just taken its place
             target = job.target
             target._opened_at = max(target._opened_at, seen.replaced_at(target.store, target._key) or 0)
-        before = None if self._group is None else Before.of_root(self.store, self.format)
+        before = None if self._plan.group is None else Before.of_root(self.store, self.format)
         if not self._append.shapes_come_first:
             self._grow(before)
         self._append.release()
@@ -279,14 +276,14 @@ class Commit:
 
         ``before`` is the document of the root from before the shapes changed.
         """
-        if self._group is None:
+        plan, path, format, done = self._plan, self.path, self.format, list[str]()
+        if plan.group is None:
             return
-        path, format, has_copies = self.path, self.format, self._has_copies(before)
-        changed = [each.array.path for each in self._changes if each.metadata != each.array.metadata]
-        changed += [each.path for each in self._group.added]
-        attributes, done = self._group.attributes, list[str]()
+        has_copies, attributes = self._has_copies(before), plan.attributes
+        changed = [each.array.path for each in plan.changes if each.metadata != each.array.metadata]
+        changed += [each.path for each in plan.added]
         with copies_to_follow(path):
-            if attributes is not None and attributes != self._group.group.metadata.attributes:
+            if attributes is not None and attributes != plan.group.metadata.attributes:
                 keys = format.keys(path)
                 key = keys.attributes(array=False)
                 # One write of the document, so that readers of the copies see all changes or none.
@@ -295,7 +292,7 @@ class Commit:
                 change = partial(self._with_copies, own, attributes, since)
                 change_document(self.store, format, path, key, change, before=since)
                 done, changed = [path] if keys.one_document else [], [path, *changed]
-            if self._consolidated and not has_copies:
+            if plan.consolidated and not has_copies:
                 options: Any = {"zarr_format": format.zarr_format, "use_consolidated": False}
                 open_group(self.store, mode="r+", **options).consolidate()
             elif changed:
@@ -335,13 +332,13 @@ class Commit:
     def group(self, store: Store | None = None) -> Group:
         """The group that was written, in another store if one is given that shows it."""
         store = self.store if store is None else store
-        if self._group is None:
+        if self._plan.group is None:
             nodes = self._transactions[0].new.nodes
-            held = held_in(self.format, self.path, nodes) if self._consolidated else None
+            held = held_in(self.format, self.path, nodes) if self._plan.consolidated else None
             created = replace(cast("GroupMetadata", nodes[self.path]), consolidated=held)
             return Group(store, self.path, created, format=self.format)
-        meta = self._group.group.metadata
-        attributes = meta.attributes if self._group.attributes is None else self._group.attributes
+        meta = self._plan.group.metadata
+        attributes = meta.attributes if self._plan.attributes is None else self._plan.attributes
         now = replace(meta, attributes=attributes, consolidated=None)
         return Group(store, self.path, now, format=self.format, use_consolidated=False)
 
@@ -395,23 +392,23 @@ class Growing(Array):
 
 def commits(plans: Sequence[Plan]) -> list[Commit]:
     """The commits of the plans of one call."""
-    read = _read_by_itself([plan.changed for plan in plans if plan.changed is not None])
+    read = _read_by_itself(plans)
     return [Commit(plan, read) for plan in plans]
 
 
-def _read_by_itself(groups: Sequence[ChangedGroup]) -> set[str]:
+def _read_by_itself(plans: Sequence[Plan]) -> set[str]:
     """Paths of arrays that get all new values while values of the same call are computed from the old ones.
 
     They are staged, so that the old values stay until all new ones are stored.
     """
-    changes = [change for group in groups for change in group.changes if is_lazy(change.data)]
+    changes = [change for plan in plans for change in plan.changes if is_lazy(change.data)]
     whole = [
         each for each in changes
         if not (each.compared or each.rewritten or each.grows) and each.data.shape == each.array.shape
     ]  # fmt: skip
     if not whole:
         return set()
-    added = [each.values for group in groups for each in group.added if is_lazy(each.values)]
+    added = [each.values for plan in plans for each in plan.added if is_lazy(each.values)]
     places, read = ReadLocations(), set()
     for data in (*added, *(change.data for change in changes)):
         read |= places.read_in(data.dask.layers)

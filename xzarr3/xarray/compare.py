@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,6 @@ from xzarr3.errors import (
     ReadOnlyError,
     StoreCapabilityError,
     listed,
-    one_of,
 )
 from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix, refusal
@@ -59,7 +58,6 @@ from xzarr3.xarray.plan import (
     WriteOptions,
     encode_attributes,
     encoded_coordinates,
-    growing_dimensions,
     naming,
     plan_arrays,
     plan_group,
@@ -73,7 +71,6 @@ from xzarr3.xarray.recode import (
     fitted,
     inherits_units,
     place,
-    widened,
 )
 from xzarr3.xarray.region import find_region
 
@@ -99,43 +96,25 @@ class Change:
         return not self.rewritten and self.metadata.shape != self.array.shape
 
 
-@dataclass(frozen=True, eq=False)
-class ChangedGroup:
-    """The changes of one existing group."""
-
-    group: Group
-    changes: list[Change]
-    added: list[WrittenArray]
-    attributes: dict[str, Any] | None
-    """The new attributes of the group; None to keep the old ones."""
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
-    """What a write does to one existing group, or the groups that it makes.
-
-    Parameters
-    ----------
-    store : Store
-    path : str
-        Path of the group that is written.
-    format : Format
-    asked : WriteOptions
-    changed : ChangedGroup or None
-        The changes of the group, if it exists and is not replaced.
-    new : mapping
-        Otherwise the new groups, by path relative to the group.
-    consolidated : bool
-        Whether the root shall contain the documents of all nodes.
-    """
+    """What a write does to one existing group, or the groups that it makes."""
 
     store: Store
     path: str
+    """Path of the group that is written."""
     format: Format
     asked: WriteOptions
-    changed: ChangedGroup | None
-    new: Mapping[str, PlannedGroup]
-    consolidated: bool
+    consolidated: bool = False
+    """Whether the root shall contain the documents of all nodes."""
+    new: Mapping[str, PlannedGroup] = field(default_factory=dict)
+    """The groups that are made, by path relative to the group."""
+    group: Group | None = None
+    """The group, if it exists and is not replaced. What follows are its changes."""
+    changes: Sequence[Change] = ()
+    added: Sequence[WrittenArray] = ()
+    attributes: dict[str, Any] | None = None
+    """The new attributes of the group; None to keep the old ones."""
 
 
 def compare(nodes: Mapping[str, DatasetNode], store: Store, asked: WriteOptions) -> list[Plan]:
@@ -153,25 +132,23 @@ def compare(nodes: Mapping[str, DatasetNode], store: Store, asked: WriteOptions)
     if store.read_only:
         raise ReadOnlyError(f"{store} is read-only")
 
-    def changes_of(relative: str) -> ChangedGroup | None:
+    def changed(relative: str) -> Plan | None:
         with _about(nodes, relative) as node:
-            return _changes(node, store)
+            return _change(node, store)
 
     top, *below = nodes
-    first = changes_of(top)
+    first = changed(top)
     if first is None:
         return [_creation(nodes, store, asked)]
-    format, plans, created = first.group.format, list[Plan](), dict[str, dict[str, DatasetNode]]()
-    changed = [first, *parallel_map(changes_of, below, store.concurrency)]
-    for (relative, node), each in zip(nodes.items(), changed, strict=True):
-        if each is not None:
-            plans.append(Plan(store, node.path, format, asked, each, {}, False))
-        else:
+    found = [first, *parallel_map(changed, below, store.concurrency)]
+    plans, created = [each for each in found if each is not None], dict[str, dict[str, DatasetNode]]()
+    for (relative, node), each in zip(nodes.items(), found, strict=True):
+        if each is None:
             up = next((up for up in created if relative.startswith(node_prefix(up))), relative)
             created.setdefault(up, {})[relative] = node
     later = replace(asked, consolidated=False)
     plans += [_creation(each, store, later) for each in created.values()]
-    wanted = asked.mode != "r+" and _to_be_consolidated(asked.consolidated, store, format, plans[0].path)
+    wanted = asked.mode != "r+" and _to_be_consolidated(asked.consolidated, store, first.format, first.path)
     return [*plans[:-1], replace(plans[-1], consolidated=wanted)]  # Once, after all else.
 
 
@@ -184,7 +161,7 @@ def _creation(nodes: Mapping[str, DatasetNode], store: Store, asked: WriteOption
         with _about(nodes, relative) as node:
             new["" if relative == top else relative.removeprefix(node_prefix(top))] = plan_group(node, format)
     consolidated = _to_be_consolidated(asked.consolidated, store, format, path)
-    return Plan(store, path, format, asked, None, new, consolidated)
+    return Plan(store=store, path=path, format=format, asked=asked, consolidated=consolidated, new=new)
 
 
 @contextmanager
@@ -225,15 +202,15 @@ def _to_be_consolidated(asked: bool | None, store: Store, format: Format, path: 
     return (not path or store.listable) if asked is None else asked  # Other nodes are found by listing.
 
 
-def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
-    """The changes of an existing group; None if there is none and one may be made."""
+def _change(node: DatasetNode, store: Store) -> Plan | None:
+    """The plan that changes an existing group; None if there is none and one may be made."""
     path, asked = node.path, node.asked
     there = _found(node, store)
     if there is None:
         return None
     group, arrays, others = there
     decoded = decoded_as_stored(arrays)
-    dataset, slices, labels = _placed(node, arrays, decoded)
+    dataset, slices, labels = find_region(node.dataset, asked, decoded)
     _check_given(dataset, arrays, asked)
     variables, attributes = encoded_coordinates(dataset, asked.encoding)
     given = {name: var for name, var in variables.items() if stored_name(name) in arrays}
@@ -247,29 +224,20 @@ def _changes(node: DatasetNode, store: Store) -> ChangedGroup | None:
     _check_new(new, others, path, asked.append_dim if arrays else None, slices, arrays)
     given, compared = _to_encode(given, asked)
     names = frozenset(map(stored_name, [*compared, *labels]))
-    encoder = _Encoder(arrays, decoded, slices, asked.append_dim, asked.widen_units, names)
+    encoder = _Encoder(arrays, decoded, slices, asked, names)
     changes = _without_equal(encoder.changes(given | labels), [*map(stored_name, labels)], store)
     if asked.check_labels and asked.append_dim is not None:
         _check_labels(str(asked.append_dim), changes, before=asked.prepends)
-    added = plan_arrays(new, node, group.format, growing)
-    encoded = None if asked.mode == "r+" else encode_attributes(attributes, path=path)
-    return ChangedGroup(group, changes, added, encoded)
-
-
-def _placed(
-    node: DatasetNode, arrays: Mapping[str, Array], decoded: Mapping[Hashable, Variable]
-) -> tuple[Dataset, dict[Hashable, slice], dict[Hashable, Variable]]:
-    """The dataset to write, its slices along dimensions of a region, and the labels to check there."""
-    asked = node.asked
-    if asked.region is None:
-        return node.dataset, {}, {}
-    dataset, slices, labels = find_region(node.dataset, asked.region, asked.mode, asked.append_dim, decoded)
-    checked = {
-        name: var
-        for name, var in labels.items()
-        if asked.check_labels and name in decoded and decoded[name].dims == var.dims
-    }
-    return dataset, slices, checked
+    return Plan(
+        store=store,
+        path=path,
+        format=group.format,
+        asked=asked,
+        group=group,
+        changes=changes,
+        added=plan_arrays(new, node, group.format, growing),
+        attributes=None if asked.mode == "r+" else encode_attributes(attributes, path=path),
+    )
 
 
 def _check_given(dataset: Dataset, arrays: Mapping[str, Array], asked: WriteOptions) -> None:
@@ -281,7 +249,7 @@ def _check_given(dataset: Dataset, arrays: Mapping[str, Array], asked: WriteOpti
                 "values of a variable are stored in its own encoding"
             )
     if not arrays:  # All variables are new.
-        growing_dimensions(dataset, asked)
+        asked.check_growing(dataset.sizes)
     elif asked.append_dim is not None:
         _check_appended(dataset, arrays, asked)
 
@@ -380,13 +348,8 @@ def _lengths(arrays: Mapping[str, Array]) -> dict[str, dict[str, int]]:
 def _check_appended(dataset: Dataset, arrays: Mapping[str, Array], asked: WriteOptions) -> None:
     """Refuse to append along a dimension that is not stored, or to only some of the variables with it."""
     lengths, append_dim = _lengths(arrays), asked.append_dim
+    asked.check_growing({dim: max(found.values()) for dim, found in lengths.items()})
     how = asked.growing_option.removesuffix("_dim")
-    if not isinstance(append_dim, Hashable) or append_dim not in lengths:
-        sizes = {dim: max(found.values()) for dim, found in lengths.items()}
-        raise ArgumentError(
-            f"{how}_dim={append_dim!r} does not match any existing dataset dimensions {sizes}; "
-            f"{one_of(append_dim, sizes)}"
-        )
     along = lengths[str(append_dim)]
     if len(set(along.values())) > 1:
         shortest = min(along.values())
@@ -427,13 +390,10 @@ def _without_equal(changes: list[Change], labels: Sequence[str], store: Store) -
         array, region = change.array, change.region
         given, stored = (comparable(array, each) for each in (np.asarray(change.data), array.get(region)))
         differs = differing(array, region, given, stored)
-        if not differs.any():
-            return None
-        if array.basename in labels:
-            written = differs & ~unwritten(array, stored)
-            if not written.any():
+        if array.basename in labels and differs.any():
+            differs &= ~unwritten(array, stored)
+            if not differs.any():
                 return replace(change, compared=False)
-            differs = written
         return first_of(array, region, differs, given, stored)
 
     found = parallel_map(difference, changes, store.concurrency)
@@ -503,8 +463,7 @@ class _Encoder:
     _arrays: Mapping[str, Array]
     _decoded: Mapping[Hashable, Variable]
     _slices: Mapping[Hashable, slice]
-    _append_dim: Hashable | None
-    _widens: bool
+    _asked: WriteOptions
     _compared: Collection[str]
     """Names of the variables that are compared with the stored ones, and not written."""
 
@@ -518,20 +477,20 @@ class _Encoder:
         """
         found: dict[str, Change] = {}
         units: dict[str, str] = {}  # Finer units that are needed, by the variable that owns them.
-        for key, variable in variables.items():
-            name = stored_name(key)
-            with naming(key, variable):
+        named = {stored_name(key): variable for key, variable in variables.items()}
+        for name, variable in named.items():
+            with naming(name, variable):
                 try:
                     found[name] = self._change(variable, name)
                 except InexactTimesError as error:
-                    if not self._widens or name in self._compared:
+                    if not self._asked.widen_units or name in self._compared:
                         raise
                     owner = self._owner(name)
-                    units[owner] = finer(units.get(owner), error.units)
-        for owner, needed in units.items():
-            for name in self._sharing(owner):
-                new = {stored_name(key): var for key, var in variables.items()}.get(name)
-                found[name] = self._widened(new, name, needed)
+                    units[owner] = finer(units.get(owner), str(error.found))
+        for name in map(str, self._decoded) if units else ():
+            needed = units.get(self._owner(name))
+            if needed is not None:
+                found[name] = self._widened(named.get(name), name, needed)
         # Rewritten bounds get their own units, and are put in place before their owner's units change.
         return sorted(found.values(), key=lambda each: each.rewritten and each.array.basename in units)
 
@@ -543,17 +502,10 @@ class _Encoder:
                     return other
         return name
 
-    def _sharing(self, owner: str) -> list[str]:
-        """The variables that share the units of ``owner``: its bounds, if they inherit them, and itself."""
-        bounds = self._arrays[owner].metadata.attributes.get("bounds")
-        if isinstance(bounds, str) and bounds in self._decoded and self._owner(bounds) == owner:
-            return [bounds, owner]
-        return [owner]
-
     def _placed(self, variable: Variable, name: str) -> tuple[Variable, tuple[slice, ...], ArrayMetadata]:
         """A variable in the order of the store, the region to write, and the new metadata of the array."""
         array = self._arrays[name]
-        ordered, region = place(name, variable, array, self._slices, self._append_dim)
+        ordered, region = place(name, variable, array, self._slices, self._asked.append_dim)
         shape = tuple(max(part.stop, size) for part, size in zip(region, array.shape, strict=True))
         return ordered, region, resized(array.metadata, shape)
 
@@ -569,14 +521,21 @@ class _Encoder:
         return Change(array, fitted(encoded, name, array), region, metadata, compared=compared)
 
     def _widened(self, variable: Variable | None, name: str, units: str) -> Change:
-        """The change that rewrites a variable in finer units of time."""
+        """The change that rewrites all of a variable in finer units of time."""
         array, stored = self._arrays[name], self._decoded[name]
+
+        def encoded(loaded: Variable) -> Any:
+            return fitted(encode_as_stored(loaded, name, array, stored, units=units), name, array)
+
         region, metadata = tuple[slice, ...](), array.metadata
         if variable is not None:
             variable, region, metadata = self._placed(variable, name)
+        values = np.zeros(metadata.shape, array.dtype)
+        values[tuple(map(slice, stored.shape))] = encoded(stored.load())
+        if variable is not None:
+            values[region] = encoded(variable.compute())
         attributes = {**metadata.attributes, "units": units}
         calendar = stored.encoding.get("calendar")
         if calendar is not None:
             attributes["calendar"] = calendar
-        values = widened(variable, name, array, stored, units, metadata.shape, region)
         return Change(array, values, region, replace(metadata, attributes=attributes), rewritten=True)

@@ -13,16 +13,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 from xarray import Variable
-from xarray.coding import strings
 
 from xzarr3.conventions.fill_value_attribute import follows_version_2
-from xzarr3.dtypes import VariableLengthUTF8, ZDType
 from xzarr3.errors import ArgumentError, listed, one_of
 from xzarr3.formats import Format
 from xzarr3.names import hints
 from xzarr3.nodes.array_settings import is_auto
 from xzarr3.nodes.auto_chunks import auto_chunks
-from xzarr3.xarray.absent import is_nullable, stored_type
 
 _T = TypeVar("_T")
 _STORAGE_KEYS = (
@@ -36,18 +33,6 @@ ENCODING_KEYS = (*_STORAGE_KEYS, *VALUE_KEYS)
 _IGNORED_KEYS = frozenset(("source", "original_shape", "preferred_chunks"))
 _OPEN_KEYS = frozenset(_STORAGE_KEYS) - {"compressors", "filters"}  # None leaves these open.
 _UNFIT = (ValueError, TypeError, KeyError, AttributeError, OverflowError)
-
-
-def stored_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | ZDType:
-    """The data type to pass to :func:`xzarr3.create_array` for encoded values of ``dtype``.
-
-    Encoded values of pandas' nullable types are records, so ``dtype`` is then that of the variable.
-    """
-    if is_nullable(dtype):
-        return stored_type(dtype)
-    if dtype.kind == "T" or strings.check_vlen_dtype(dtype) is str:  # type: ignore[no-untyped-call]
-        return VariableLengthUTF8()
-    return dtype
 
 
 def array_settings(variable: Variable, name: str, format: Format, *, explicit: bool) -> dict[str, Any]:

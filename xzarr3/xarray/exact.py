@@ -39,6 +39,8 @@ PACKING = (*MARKS, "scale_factor", "add_offset", "_Unsigned")
 _CODING = (*PACKING, "units", "calendar", "dtype")
 """Attributes by which stored values are decoded."""
 _PIECE = 2**18  # Elements that are decoded and compared at a time: few enough for the cache.
+UNFAITHFUL = r"Time(delta)?s can't be serialized faithfully"
+"""What warnings of xarray begin with, about times that it encodes in other units than those asked for."""
 _MICROSECOND = np.timedelta64(1, "us")  # Most error of times that are stored as floating point numbers.
 
 # The coders that xarray applies to values for Zarr, in this order. Booleans stay booleans.
@@ -166,6 +168,13 @@ def _encoded_numbers(given: Variable, name: str, explicit: bool, exact: bool) ->
     return Variable(given.dims, data, encoded.attrs, encoded.encoding, fastpath=True)
 
 
+def decoded_by(attrs: Mapping[Any, Any], values: AnyArray, name: str, **options: Any) -> AnyArray:
+    """Stored values as xarray reads them by these attributes."""
+    dims = tuple(map(str, range(values.ndim)))
+    stored = Variable(dims, values, dict(attrs), fastpath=True)
+    return np.asarray(conventions.decode_cf_variable(name, stored, **options).data)
+
+
 def is_lazy(data: object) -> bool:
     """Whether values are in a dask array."""
     return hasattr(data, "__dask_graph__")
@@ -264,16 +273,9 @@ def _proof(given: Variable, encoded: Variable, name: str, *, explicit: bool, exa
     if not coding and source.kind != "O" and not rounds and np.can_cast(source, dtype, "safe"):
         return None
     own = {key: given.attrs[key] for key in MARKS if key in given.attrs}
+    own_marks = tuple(np.ravel([*own.values()]))
     _rounded.discard(name)
-    return _Proof(
-        name,
-        dtype,
-        {**own, **coding},
-        tuple(np.ravel([*own.values()])),
-        is_time="units" in coding,
-        exact=exact,
-        explicit=explicit,
-    )
+    return _Proof(name, dtype, {**own, **coding}, own_marks, exact=exact, explicit=explicit)
 
 
 _rounded: set[str] = set()
@@ -291,7 +293,6 @@ class _Proof:
     """The attributes by which the values are decoded, without those of values that are encoded already."""
     own_marks: tuple[Any, ...]
     """Marks that the variable had among its attributes: such values are missing as they are."""
-    is_time: bool
     exact: bool
     explicit: bool
 
@@ -308,27 +309,32 @@ class _Proof:
             Which block of a dask array they are.
         """
         stored = encoded.astype(self.dtype, copy=False)
-        flat, wanted = stored.reshape(-1), given.reshape(-1)
-        for start in range(0, stored.size, _PIECE):
-            part = slice(start, start + _PIECE)
-            self.check(flat[part], wanted[part], start, given.shape, block_id)
+        flat = stored.reshape(-1)
+        self.check(given, lambda part, _: flat[part], block_id)
         return stored
 
     def check(
         self,
-        stored: AnyArray,
         given: AnyArray,
-        start: int,
-        shape: tuple[int, ...],
+        encoded: Callable[[slice, AnyArray], AnyArray],
         block_id: tuple[int, ...] | None,
     ) -> None:
-        """Refuse a piece of which a value is read as another one; it begins at element ``start``."""
-        with np.errstate(all="ignore"):
-            found = self._decoded(stored, given.dtype)
-            wrong = self._wrong(found, given)
-        if wrong.size:
-            at = int(wrong[0])
-            raise self._refused(given[at], found[at], _place(start + at, shape, block_id))
+        """Refuse values of which one is read as another one; ``encoded`` encodes a piece of them."""
+        flat = given.reshape(-1)
+        for start in range(0, given.size, _PIECE):
+            part = slice(start, start + _PIECE)
+            wanted = flat[part]
+            stored = encoded(part, wanted)
+            with np.errstate(all="ignore"):
+                found = self._decoded(stored, given.dtype)
+                wrong = self._wrong(found, wanted)
+            if wrong.size:
+                at = int(wrong[0])
+                raise self._refused(wanted[at], found[at], _place(start + at, given.shape, block_id))
+
+    @property
+    def is_time(self) -> bool:
+        return "units" in self.attrs
 
     @property
     def _is_packed(self) -> bool:
@@ -345,15 +351,14 @@ class _Proof:
         unit = np.datetime_data(dtype)[0] if dtype.kind in "mM" else "ns"
         time_unit: Any = unit if unit in ("s", "ms", "us", "ns") else "ns"
         dates: Any = CFDatetimeCoder(use_cftime=dtype.kind == "O", time_unit=time_unit)
-        variable = Variable(("",), stored, dict(self.attrs), fastpath=True)
-        decoded = conventions.decode_cf_variable(
+        return decoded_by(
+            self.attrs,
+            stored,
             self.name,
-            variable,
             concat_characters=False,
             decode_times=dates if self.is_time and dtype.kind != "m" else False,
             decode_timedelta=CFTimedeltaCoder(time_unit=time_unit) if dtype.kind == "m" else False,
         )
-        return np.asarray(decoded.data)
 
     def _wrong(self, found: AnyArray, given: AnyArray) -> AnyArray:
         """The indexes of the values that are not ``found`` as they were ``given``."""
@@ -437,8 +442,20 @@ class _Proof:
                 advice = (
                     "call .load() on the variable and pass widen_units=True, which stores it in finer units"
                 )
+        if advice is None and self.explicit:
+            advice = f"change what encoding={{{self.name!r}: ...}} asks for"
+        elif advice is None and not self.exact:  # Else the encoding is that of the store.
+            advice = (
+                "call .drop_encoding() to ignore the variable's own encoding, as of the file it came from"
+            )
         how = ", ".join(f"{key} {told(value)}" for key, value in self.attrs.items() if key in _CODING)
-        return self._error(f"{reason}{f' with {how}' if how else ''}", value, accepted, advice)
+        is_plain = isinstance(value, np.generic) and value.dtype.kind in "biufcSU"
+        return DataTypeValidationError(
+            f"{reason}{f' with {how}' if how else ''}, which the encoding of variable {self.name!r} asks for",
+            found=value.item() if is_plain else str(value),
+            accepted=accepted,
+            advice=advice,
+        )
 
     def _missing_text(self, back: str | bytes, place: str) -> DataTypeValidationError:
         kind, empty, read = ("text", "", str(back)) if isinstance(back, str) else ("bytes", b"", bytes(back))
@@ -482,24 +499,6 @@ class _Proof:
             stacklevel=levels_to_caller(),
         )
 
-    def _error(
-        self, reason: str, found: Any, accepted: str, advice: str | None = None
-    ) -> DataTypeValidationError:
-        if advice is None and self.explicit:
-            advice = f"change what encoding={{{self.name!r}: ...}} asks for"
-        elif advice is None and not self.exact:  # Else the encoding is that of the store.
-            advice = (
-                "call .drop_encoding() to ignore the variable's own encoding, as of the file it came from"
-            )
-        return DataTypeValidationError(
-            f"{reason}, which the encoding of variable {self.name!r} asks for",
-            found=found.item()
-            if isinstance(found, np.generic) and found.dtype.kind in "biufcSU"
-            else str(found),
-            accepted=accepted,
-            advice=advice,
-        )
-
 
 @dataclass(frozen=True)
 class _Times:
@@ -511,7 +510,7 @@ class _Times:
 
     def __call__(self, given: AnyArray) -> AnyArray:
         encoded = self._encoded(given, self.encoding)
-        if _unit(encoded.attrs["units"]) != _unit(self.encoding["units"]):
+        if unit_of(encoded.attrs["units"]) != unit_of(self.encoding["units"]):
             rounded = self._encoded(given, {**self.encoding, "dtype": np.dtype("float64")})
             return np.rint(np.asarray(rounded.data))
         return np.asarray(encoded.data)
@@ -520,7 +519,7 @@ class _Times:
         dims = tuple(map(str, range(given.ndim)))
         try:
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", r"Time(delta)?s can't be serialized faithfully")
+                warnings.filterwarnings("ignore", UNFAITHFUL)
                 return _coded(Variable(dims, given, {}, dict(encoding), fastpath=True), self.name)
         except (ValueError, TypeError, OverflowError) as error:
             raise ArgumentError(
@@ -528,7 +527,8 @@ class _Times:
             ) from error
 
 
-def _unit(units: object) -> str:
+def unit_of(units: object) -> str:
+    """The unit in units of time, such as ``days``."""
     return str(units).strip().partition(" ")[0].lower()
 
 
@@ -546,12 +546,14 @@ class _Numbers:
         if not any(key in self.encoding or key in attrs for key in MARKS):
             attrs["missing_value"] = None  # Else the coder warns of each piece that it has no mark.
         stored = np.empty(given.shape, proof.dtype)
-        flat, wanted = stored.reshape(-1), given.reshape(-1)
-        for start in range(0, given.size, _PIECE):
-            part = slice(start, start + _PIECE)
-            piece = Variable(("",), wanted[part], attrs, dict(self.encoding), fastpath=True)
+        flat = stored.reshape(-1)
+
+        def encoded(part: slice, values: AnyArray) -> AnyArray:
+            piece = Variable(("",), values, attrs, dict(self.encoding), fastpath=True)
             flat[part] = _coded(piece, proof.name).data
-            proof.check(flat[part], wanted[part], start, given.shape, block_id)
+            return flat[part]
+
+        proof.check(given, encoded, block_id)
         proof.tell_of_fractions(given, block_id)
         return stored
 

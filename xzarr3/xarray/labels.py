@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from xarray import Variable, conventions
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
@@ -20,8 +19,8 @@ from xzarr3.formats import documents
 from xzarr3.readable import ReadableArray
 from xzarr3.stores import MemoryStore
 from xzarr3.xarray.absent import marked
-from xzarr3.xarray.exact import told
-from xzarr3.xarray.variables import as_variable
+from xzarr3.xarray.exact import decoded_by, told
+from xzarr3.xarray.variables import seen_attributes
 
 _ORDERED = "biufmMSUOT"  # Kinds of data types whose labels can be compared.
 
@@ -40,9 +39,9 @@ class Compared(Array):
         stored = comparable(self, self.read_selected(selection, threads=options.get("threads")))
         given = comparable(self, self.fitted(values, stored.shape))
         region = tuple(slice(each.start, each.start + each.count) for each in selection)
-        differs = differing(self, region, given, stored)
-        if differs.any():
-            raise other_values({self.basename: first_of(self, region, differs, given, stored)})
+        first = first_of(self, region, differing(self, region, given, stored), given, stored)
+        if first is not None:
+            raise other_values({self.basename: first})
 
 
 def differing(array: Array, region: Sequence[slice], given: AnyArray, stored: AnyArray) -> AnyArray:
@@ -72,14 +71,17 @@ def comparable(array: Array, values: AnyArray) -> AnyArray:
     return (shows if shows.holds(found) else shows._replace(dtype=np.dtype(object)))(found)
 
 
-def unequal(one: AnyArray, other: AnyArray) -> AnyArray:
-    """Mask of the elements that differ; two that are both missing do not."""
+def unequal(one: AnyArray, other: AnyArray, *, are_labels: bool = False) -> AnyArray:
+    """Mask of the elements that differ; two that are both missing do not, nor do labels that are near."""
     if one.dtype.kind == "V":
         bits = [np.ascontiguousarray(each)[..., None].view(f"V{each.itemsize}") for each in (one, other)]
         one, other = (each.view("u1").reshape(*one.shape, -1) for each in bits)
         return np.asarray((one != other).any(-1))
     missing = (one != one) & (other != other)
-    return np.asarray((one != other) & ~missing, bool)
+    differs = np.asarray((one != other) & ~missing, bool)
+    if are_labels and differs.any() and is_near(one, other):
+        return np.zeros_like(differs)
+    return differs
 
 
 def is_index(array: Array) -> bool:
@@ -102,8 +104,10 @@ def is_near(one: AnyArray, other: AnyArray) -> bool:
 
 def first_of(
     array: Array, region: Sequence[slice], differs: AnyArray, given: AnyArray, stored: AnyArray
-) -> str:
-    """The place of the first of the elements that differ, and its value here and there."""
+) -> str | None:
+    """The place of the first of the elements that differ, and its value here and there; None if none does."""
+    if not differs.any():
+        return None
     at = np.unravel_index(int(differs.argmax()), differs.shape)
     place = [part.start + int(index) for part, index in zip(region, at, strict=True)]
     here, there = (shown(array, np.asarray(each[at])) for each in (given, stored))
@@ -133,10 +137,7 @@ def other_labels(found: Mapping[str, str]) -> ArgumentError:
 
 def decoded(array: ReadableArray, values: AnyArray) -> AnyArray:
     """Values of an array as xarray shows them, such as dates."""
-    stored = as_variable(array)
-    variable = Variable(stored.dims if values.ndim else (), values, stored.attrs)
-    found: AnyArray = conventions.decode_cf_variable(array.basename, variable).values
-    return found
+    return decoded_by(seen_attributes(array), values, array.basename)
 
 
 def shown(array: Array, value: AnyArray) -> str:

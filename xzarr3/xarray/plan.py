@@ -16,12 +16,13 @@ from typing import Any, Literal
 import numpy as np
 from xarray import DataArray, Dataset, DataTree, Variable, conventions
 from xarray.backends.api import DATAARRAY_NAME, DATAARRAY_VARIABLE
+from xarray.coding import strings
 
 from xzarr3._types import JSON
 from xzarr3.conventions.fill_value_attribute import encode_fill_value, follows_version_2
 from xzarr3.conventions.nonfinite_attributes import finite_attributes, finite_marks
 from xzarr3.dask.done import WrittenArray
-from xzarr3.dtypes import ZDType, parse_dtype
+from xzarr3.dtypes import VariableLengthUTF8, ZDType, parse_dtype
 from xzarr3.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -40,8 +41,8 @@ from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.array_settings import array_metadata
 from xzarr3.nodes.node import check_new_path
 from xzarr3.quantities import check_switches
-from xzarr3.xarray.absent import is_nullable, with_plain_labels
-from xzarr3.xarray.encode import ENCODING_KEYS, array_settings, made_with_settings, stored_dtype
+from xzarr3.xarray.absent import is_nullable, stored_type, with_plain_labels
+from xzarr3.xarray.encode import ENCODING_KEYS, array_settings, made_with_settings
 from xzarr3.xarray.exact import encode_values, is_lazy
 from xzarr3.xarray.variables import UNNAMED
 
@@ -72,6 +73,15 @@ class WriteOptions:
     def growing_option(self) -> str:
         """The name of the option that is kept in ``append_dim``."""
         return "prepend_dim" if self.prepends else "append_dim"
+
+    def check_growing(self, sizes: Mapping[Any, int]) -> None:
+        """Refuse to grow along a dimension that is not among those of a dataset, given with their lengths."""
+        dim = self.append_dim
+        if dim is not None and (not isinstance(dim, Hashable) or dim not in sizes):
+            raise ArgumentError(
+                f"{self.growing_option}={dim!r} does not match any existing dataset dimensions "
+                f"{dict(sizes)}; {one_of(dim, sizes)}"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,15 +182,10 @@ def growing_dimensions(dataset: Dataset, asked: WriteOptions) -> frozenset[Hasha
     ValueError
         If the dataset does not have ``append_dim``.
     """
-    append_dim = asked.append_dim
-    if append_dim is not None and append_dim not in dataset.dims:
-        raise ArgumentError(
-            f"{asked.growing_option}={append_dim!r} does not match any existing dataset dimensions "
-            f"{dict(dataset.sizes)}; {one_of(append_dim, dataset.sizes)}"
-        )
+    asked.check_growing(dataset.sizes)
     unlimited = dataset.encoding.get("unlimited_dims", ())
     found = {unlimited} if isinstance(unlimited, str) else set(unlimited or ())
-    return frozenset((found | ({append_dim} - {None})) & set(dataset.dims))
+    return frozenset((found | ({asked.append_dim} - {None})) & set(dataset.dims))
 
 
 def plan_group(node: DatasetNode, format: Format) -> PlannedGroup:
@@ -368,10 +373,12 @@ def _keeps_empty(own: bool | None, asked: WriteOptions, name: str, explicit: boo
 
 def _data_type(dtype: np.dtype[Any], name: str, node: str, format: Format) -> ZDType:
     try:
-        found = parse_dtype(stored_dtype(dtype), zarr_format=format.zarr_format)
         if is_nullable(dtype):
-            found.to_json(format.zarr_format)
-        return found
+            stored_type(dtype).to_json(format.zarr_format)
+            return stored_type(dtype)
+        if dtype.kind == "T" or strings.check_vlen_dtype(dtype) is str:  # type: ignore[no-untyped-call]
+            return VariableLengthUTF8()
+        return parse_dtype(dtype, zarr_format=format.zarr_format)
     except MetadataError as error:
         raise DataTypeValidationError(
             f"values of dtype {dtype} cannot be stored",

@@ -23,7 +23,7 @@ from xzarr3.nodes.freshness import same
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.xarray.commit import check_unchanged
-from xzarr3.xarray.compare import Change, ChangedGroup, Plan
+from xzarr3.xarray.compare import Change, Plan
 from xzarr3.xarray.exact import is_lazy
 from xzarr3.xarray.execute import planned
 from xzarr3.xarray.labels import Compared
@@ -43,9 +43,9 @@ def put_before(
     is_finished : bool
         Whether a write that was interrupted, maybe of the same call, has been finished before.
     """
-    dim, changed = str(plan.asked.append_dim), plan.changed
-    grown = [] if changed is None else [each for each in changed.changes if _growth(each, dim)]
-    if changed is None or not grown:
+    dim = str(plan.asked.append_dim)
+    grown = [each for each in plan.changes if _growth(each, dim)]
+    if not grown:
         return None
     if is_finished and not (plan.asked.check_labels and any(each.array.basename == dim for each in grown)):
         size = grown[0].array.shape[(grown[0].array.dimension_names or ()).index(dim)]
@@ -54,7 +54,7 @@ def put_before(
             f"{dim!r} has {size} elements, and no labels tell whether the new ones are among them: nothing "
             "was written; repeat the call if they are not"
         )
-    asked = partial(_asked, plan, changed, dim, _growth(grown[0], dim), options, progress)
+    asked = partial(_asked, plan, dim, _growth(grown[0], dim), options, progress)
     return shift(plan.store, plan.path, dim, asked, below=False, progress=progress)
 
 
@@ -70,7 +70,6 @@ def _growth(change: Change, dim: str) -> int:
 
 def _asked(
     plan: Plan,
-    changed: ChangedGroup,
     dim: str,
     number: int,
     options: Mapping[str, Any] | None,
@@ -79,22 +78,22 @@ def _asked(
     nodes: Mapping[str, Source],
 ) -> Shift:
     """What changes in the group, if it is still as it was when the plan was made."""
-    for change in changed.changes:
+    for change in plan.changes:
         node = nodes.get(change.array.basename)
         if not isinstance(node, Array):
             raise _changed(group, change.array.basename)
         check_unchanged(change.array, same(change.array, node.metadata))
-    made = {each.path.rpartition("/")[2]: each for each in changed.added}
+    made = {each.path.rpartition("/")[2]: each for each in plan.added}
     for name in made:
         if name in nodes:
             raise _changed(group, name)
-    rewritten = {each.array.basename: each.metadata for each in changed.changes if each.rewritten}
+    rewritten = {each.array.basename: each.metadata for each in plan.changes if each.rewritten}
     return Shift(
         -number,
-        changed.attributes,
+        plan.attributes,
         {**{name: each.metadata for name, each in made.items()}, **rewritten},
         plan.consolidated,
-        lambda arrays: _write(plan, changed.changes, made, (dim, number), arrays, options, progress),
+        lambda arrays: _write(plan, made, (dim, number), arrays, options, progress),
     )
 
 
@@ -107,7 +106,6 @@ def _changed(group: Group, name: str) -> ConflictError:
 
 def _write(
     plan: Plan,
-    changes: list[Change],
     made: Mapping[str, WrittenArray],
     before: tuple[str, int],
     arrays: Mapping[str, Array],
@@ -119,7 +117,7 @@ def _write(
         array.write_empty_chunks = (
             made[name].write_empty_chunks if name in made else bool(plan.asked.write_empty_chunks)
         )
-    jobs = [_job(change, plan.store, arrays, *before) for change in changes]
+    jobs = [_job(change, plan.store, arrays, *before) for change in plan.changes]
     jobs += [BlockWrite(each.values, arrays[name], ...) for name, each in made.items()]
     planned([job for job in jobs if is_lazy(job.source)], plan.store, options, progress)()
     eager = [job for job in jobs if not is_lazy(job.source) and job.source.size]

@@ -8,18 +8,17 @@ stored variable does not get.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 import numpy as np
 from xarray import Variable, conventions
 from xarray.core.common import contains_cftime_datetimes
 
-from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
 from xzarr3.errors import ArgumentError, DataTypeValidationError, MetadataError, shorten
 from xzarr3.xarray.absent import as_masked
-from xzarr3.xarray.exact import PACKING, encode_values, is_lazy
+from xzarr3.xarray.exact import PACKING, UNFAITHFUL, encode_values, is_lazy, unit_of
 from xzarr3.xarray.variables import as_variable
 
 STANDARD = frozenset(("standard", "gregorian", "proleptic_gregorian"))
@@ -28,12 +27,7 @@ UNITS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", 
 
 
 class InexactTimesError(DataTypeValidationError):
-    """Times that cannot be represented exactly in the stored units.
-
-    ``units`` are finer units that can represent them.
-    """
-
-    units: str = ""
+    """Times that cannot be represented exactly in the stored units; ``found`` are finer ones that can."""
 
 
 def decoded_as_stored(arrays: Mapping[str, Array]) -> dict[Hashable, Variable]:
@@ -102,12 +96,17 @@ def encode_as_stored(
                 attrs.pop(key, None)
     given = Variable(variable.dims, variable._data, attrs, encoding, fastpath=True)
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Times can't be serialized faithfully")
-        warnings.filterwarnings("ignore", "Timedeltas can't be serialized faithfully")
+        warnings.filterwarnings("ignore", UNFAITHFUL)
         encoded = encode_values(given, name, explicit=False, exact=True)
-    found, wanted = encoded.attrs.get("units"), encoding.get("units")
-    if is_time and _word(found) != _word(wanted):  # The reference date may be spelled differently.
-        raise _inexact(name, wanted, np.dtype(encoding.get("dtype", encoded.dtype)), str(found))
+    needed, wanted = encoded.attrs.get("units"), encoding.get("units")
+    if is_time and unit_of(needed) != unit_of(wanted):  # The reference date may be spelled differently.
+        raise InexactTimesError(
+            f"times of variable {name!r} cannot be expressed exactly in the units {wanted!r} and the data "
+            f"type {np.dtype(encoding.get('dtype', encoded.dtype))} in which it is stored",
+            found=needed,
+            advice=f"pass widen_units=True, which stores all of the variable anew in {needed!r}; or use such "
+            f"units from the first write on, encoding={{{name!r}: {{'units': {needed!r}}}}}",
+        )
     if masked is None or not masked.mask.any():
         return encoded
     elements = np.array(array.fitted(np.asarray(encoded.data), encoded.shape))
@@ -199,18 +198,6 @@ def _checked_kind(variable: Variable, name: str, array: Array, stored: Variable)
     return here
 
 
-def _inexact(name: str, units: Any, dtype: np.dtype[Any], needed: str) -> InexactTimesError:
-    error = InexactTimesError(
-        f"times of variable {name!r} cannot be expressed exactly in the units {units!r} and the data type "
-        f"{dtype} in which it is stored",
-        found=needed,
-        advice=f"pass widen_units=True, which stores all of the variable anew in {needed!r}; or use such "
-        f"units from the first write on, encoding={{{name!r}: {{'units': {needed!r}}}}}",
-    )
-    error.units = needed
-    return error
-
-
 def finer(one: str | None, other: str) -> str:
     """The finer of two units of time with the same reference date.
 
@@ -220,38 +207,7 @@ def finer(one: str | None, other: str) -> str:
     'hours since 2000-01-01'
     """
     ranks = {word: rank for rank, word in enumerate(UNITS)}
-    return other if one is None else max(other, one, key=lambda units: ranks.get(_word(units), -1))
-
-
-def _word(units: object) -> str:
-    """The unit in units of time, such as ``days``."""
-    return str(units).strip().partition(" ")[0].lower()
-
-
-def widened(
-    new: Variable | None,
-    name: str,
-    array: Array,
-    stored: Variable,
-    units: str,
-    shape: tuple[int, ...],
-    region: tuple[slice, ...],
-) -> AnyArray:
-    """All values of a variable encoded in other units: the stored ones, with new ones in ``region``.
-
-    Raises
-    ------
-    ValueError
-        If the data type cannot represent them.
-    """
-    old = encode_as_stored(stored.load(), name, array, stored, units=units)
-    values = np.zeros(shape, array.dtype)
-    values[tuple(slice(length) for length in stored.shape)] = fitted(old, name, array)
-    if new is not None:
-        loaded = Variable(new.dims, np.asarray(new.data), new.attrs, new.encoding)
-        encoded = encode_as_stored(loaded, name, array, stored, units=units)
-        values[region] = fitted(encoded, name, array)
-    return values
+    return other if one is None else max(other, one, key=lambda units: ranks.get(unit_of(units), -1))
 
 
 def place(
@@ -288,30 +244,21 @@ def place(
             f"{'region' if dim in slices else 'store'}"
             for dim in differ
         ]
-        advice = _advice_on_sizes(sizes, [dim for dim in differ if dim in slices], slices, append_dim)
+        along = next((dim for dim in differ if dim in slices), None)
+        if along is None and append_dim is None:
+            advice = "pass append_dim to make the store longer, region to write a part of it, or mode='w'"
+        elif along is None:
+            advice = f"only {append_dim!r} gets longer, so give all of the others, as after .reindex_like()"
+        elif slices[along] == slice(None):
+            advice = f"add the coordinate {along!r} to find the region with, or pass "
+            advice += f"region={{{along!r}: slice(...)}}"
+        else:
+            start = slices[along].start or 0
+            advice = (
+                f"pass the part of the dataset that goes there, or region={{{along!r}: slice({start}, "
+                f"{start + sizes[along]})}}; append_dim makes the store longer"
+            )
         raise ArgumentError(
             f"variable {name!r} already exists with different dimension sizes: {'; '.join(found)}; {advice}"
         )
     return variable if variable.dims == dims else variable.transpose(*dims), tuple(region)
-
-
-def _advice_on_sizes(
-    sizes: Mapping[Any, int],
-    along: Sequence[Hashable],
-    slices: Mapping[Hashable, slice],
-    append_dim: Hashable | None,
-) -> str:
-    """What to do about lengths that do not fit; ``along`` are the dimensions of the region among them."""
-    for dim in along:
-        start = slices[dim].start or 0
-        if slices[dim] == slice(None):
-            return (
-                f"add the coordinate {dim!r} to find the region with, or pass region={{{dim!r}: slice(...)}}"
-            )
-        return (
-            f"pass the part of the dataset that goes there, or region={{{dim!r}: slice({start}, "
-            f"{start + sizes[dim]})}}; append_dim makes the store longer"
-        )
-    if append_dim is not None:
-        return f"only {append_dim!r} gets longer, so give all of the others, as after .reindex_like()"
-    return "pass append_dim to make the store longer, region to write a part of it, or mode='w'"

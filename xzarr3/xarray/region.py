@@ -11,28 +11,23 @@ from xarray import Dataset, Variable
 
 from xzarr3.errors import ArgumentError, ArgumentTypeError, UnknownNameError, listed, one_of, shorten
 from xzarr3.nodes.array_settings import is_auto
+from xzarr3.xarray.plan import WriteOptions
 
 _MOST_LABELS = 3  # Labels that a message shows.
 
 
 def find_region(
-    dataset: Dataset,
-    region: Any,
-    mode: str,
-    append_dim: Hashable | None,
-    stored: Mapping[Hashable, Variable],
+    dataset: Dataset, asked: WriteOptions, stored: Mapping[Hashable, Variable]
 ) -> tuple[Dataset, dict[Hashable, slice], dict[Hashable, Variable]]:
     """The dataset without its indexes, which is what is written to a region, and the slices of the region.
 
-    The third result is the indexes along dimensions whose slices were given.
+    The third result is the labels to check: stored indexes along dimensions whose slices were given.
 
     Parameters
     ----------
     dataset : Dataset
-    region : mapping or "auto"
+    asked : WriteOptions
         See :func:`xzarr3.to_zarr`.
-    mode : str
-    append_dim : str or None
     stored : mapping
         The stored variables, decoded.
 
@@ -43,7 +38,9 @@ def find_region(
     KeyError
         If the store lacks the coordinate, or some of its values.
     """
-    found = _asked_parts(dataset, region, mode)
+    if asked.region is None:
+        return dataset, {}, {}
+    found = _asked_parts(dataset, asked.region, asked.mode)
     given = [(dim,) for dim, part in found.items() if not is_auto(part)]
     for dim, part in found.items():
         if is_auto(part):
@@ -67,13 +64,19 @@ def find_region(
             "the case for some variables here. To drop these variables from this dataset before exporting to "
             f"zarr, write: .drop_vars({others!r})"
         )
+    append_dim = asked.append_dim
     if append_dim is not None and append_dim in found:
         raise ArgumentError(
             "cannot list the same dimension in both ``append_dim`` and ``region`` with to_zarr(), got "
             f"{append_dim} in both; leave it out of ``region``, since an append goes to the end"
         )
     indexes = {name: dataset.variables[name] for name in dataset.indexes}
-    labels = {name: variable for name, variable in indexes.items() if variable.dims in given}
+    labels = {
+        name: variable
+        for name, variable in indexes.items()
+        if asked.check_labels and variable.dims in given and name in stored
+        if stored[name].dims == variable.dims
+    }
     return dataset.drop_vars([*indexes]), found, labels
 
 

@@ -45,8 +45,8 @@ class _Shown(indexing.LazilyIndexedArray):
         return text if len(text) <= max_width else f"{text[: max(max_width, 13) - 3]}..."
 
 
-class UnreadableVariable(xr.Variable):
-    """A variable that raises an error when its values are used."""
+class KeptVariable(xr.Variable):
+    """A variable whose array stays as it is where xarray only wraps it, to copy or to cache it."""
 
     __slots__ = ()
 
@@ -56,9 +56,14 @@ class UnreadableVariable(xr.Variable):
 
     @data.setter
     def data(self, data: Any) -> None:
-        """Keep the array as it is where xarray only wraps it: nothing is there to be copied or cached."""
         if not isinstance(data, (indexing.CopyOnWriteArray, indexing.MemoryCachedArray)):
             xr.Variable.data.__set__(self, data)  # type: ignore[attr-defined]
+
+
+class UnreadableVariable(KeptVariable):
+    """A variable that raises an error when its values are used."""
+
+    __slots__ = ()
 
     def chunk(self, *_: object, **options: object) -> UnreadableVariable:
         """The variable itself: there is nothing to compute."""
