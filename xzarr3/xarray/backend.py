@@ -154,12 +154,13 @@ def _opened(
     return found
 
 
-def _check_known(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raise if the engine has no options of these names, with names near to those that can be passed."""
+def _chosen(function: Callable[..., Any], options: Mapping[str, Any]) -> OpenOptions:
+    """The options of the engine that one of xarray's functions was called with; raises for unknown ones."""
     unknown = {name: value for name, value in options.items() if name not in _NAMES}
     if unknown:
         known = {*inspect.signature(function).parameters, *_NAMES} - {"filename_or_obj", "kwargs"}
         raise unknown_arguments(function.__name__, unknown, sorted(known))
+    return OpenOptions(**options)
 
 
 _NAMES = tuple(each.name for each in fields(OpenOptions))
@@ -301,16 +302,10 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         return DataTree.from_dict(self.open_groups_as_dict(filename_or_obj, **options))
 
 
-def _chosen(function: Callable[..., Any], options: Mapping[str, Any]) -> OpenOptions:
-    """The options of the engine that one of xarray's functions was called with."""
-    _check_known(function, options)
-    return OpenOptions(**options)
-
-
 def _decoded(groups: Mapping[str, Group | JoinedGroup], chosen: OpenOptions) -> dict[str, Dataset]:
     """The datasets of groups, without indexes, which xarray makes itself."""
     stores = {path: Xzarr3DataStore(group, chosen) for path, group in groups.items()}
-    stored = {path: (_named(store.get_variables()), store.get_attrs()) for path, store in stores.items()}
+    stored = {path: (store.get_variables(), store.get_attrs()) for path, store in stores.items()}
     coordinates, times = list[LazyArray](), list[LazyArray]()
     for variables, _ in stored.values():
         bounds = set(map(bounds_of, variables.values()))
@@ -320,25 +315,16 @@ def _decoded(groups: Mapping[str, Group | JoinedGroup], chosen: OpenOptions) -> 
             elif chosen.decode_times and (name in bounds or are_times(var.attrs)):
                 times.append(lazy_array(var))
     with read_ahead(coordinates, times):
-        datasets = {path: _dataset(*each, chosen.decoders, stores[path]) for path, each in stored.items()}
+        datasets = {path: _dataset(stores[path], *each) for path, each in stored.items()}
     _check_names([*groups.values()], datasets.values(), chosen)
     return datasets
 
 
-def _named(variables: dict[str, Variable]) -> dict[Any, Variable]:
-    """Stored variables by the names that they have in a dataset."""
-    return {None if name == UNNAMED else name: variable for name, variable in variables.items()}
-
-
-def _dataset(
-    variables: dict[str, Variable],
-    attributes: dict[str, Any],
-    decoders: Mapping[str, Any],
-    store: Xzarr3DataStore,
-) -> Dataset:
+def _dataset(store: Xzarr3DataStore, variables: dict[Any, Variable], attributes: dict[str, Any]) -> Dataset:
     others = unreadable.fitting({name: store.unreadable(name) for name in store.errors}, variables.values())
     # Without attributes the others are not decoded, but may be coordinates.
     bare = {name: Variable(var.dims, var._data, fastpath=True) for name, var in others.items()}
+    decoders = store.asked.decoders
     decoded, attrs, names = conventions.decode_cf_variables({**variables, **bare}, attributes, **decoders)
     if store.asked.nullable:
         decoded = {**decoded, **hold_nullable(decoded)}

@@ -49,7 +49,6 @@ from xzarr3.stores import Store
 from xzarr3.xarray.compare import Change, Plan
 from xzarr3.xarray.exact import is_lazy
 from xzarr3.xarray.labels import Compared
-from xzarr3.xarray.plan import PlannedGroup
 
 if TYPE_CHECKING:
     from xzarr3.stores.icechunk import RepositoryCommit
@@ -70,7 +69,7 @@ class Commit:
 
     def __init__(self, plan: Plan, staged: Container[str] = ()) -> None:
         self.store, self.format, self.path = plan.store, plan.format, plan.path
-        self._plan = plan
+        self.plan = plan
         self.jobs: list[BlockWrite] = []
         self._later: list[BlockWrite] = []
         """The jobs that dask writes."""
@@ -83,34 +82,28 @@ class Commit:
         self._writing = ExitStack()
         """The transactions that have begun: closed when they are published, or left with an error."""
         if plan.new:
-            self._create(plan.new)
+            self._create()
+            return
         for change in plan.changes:
             self._change(replace(change, rewritten=True) if change.array.path in staged else change)
         for variable in plan.added:
             self._add(variable)
-
-    @property
-    def resumes(self) -> bool:
-        """Whether values that an interrupted write of this plan has stored are kept."""
-        return self._plan.asked.resume
 
     def stage(self, repository: RepositoryCommit) -> None:
         """Write on a branch of its own in a repository, and go on with what an interrupted write left."""
         (placing,) = self._transactions
         placing.resumes = repository.stage(self.path, str(placing.plan))
 
-    def _create(self, groups: Mapping[str, PlannedGroup]) -> None:
-        """Plan new groups, by path relative to the uppermost one."""
-        below = node_prefix(self.path)
-        arrays = [each for group in groups.values() for each in group.variables]
+    def _create(self) -> None:
+        """Plan new groups and their arrays."""
+        below, arrays = node_prefix(self.path), self.plan.added
         nodes: dict[str, NodeMetadata] = {
-            name: GroupMetadata(attributes=group.attributes, zarr_format=self.format.zarr_format)
-            for name, group in groups.items()
+            **self.plan.new,
+            **{each.path.removeprefix(below): each.metadata for each in arrays},
         }
-        nodes |= {each.path.removeprefix(below): each.metadata for each in arrays}
         # Depth first, which is the order that zarr-python 3.1 needs.
         ordered = {f"{below}{name}": nodes[name] for name in depth_first(name for name in nodes if name)}
-        self._place(self.path, {self.path: nodes[""], **ordered}, arrays, self._plan.asked.mode == "w")
+        self._place(self.path, {self.path: nodes[""], **ordered}, arrays, self.plan.asked.mode == "w")
 
     def _add(self, array: WrittenArray, *, replaced: bool = False) -> None:
         """Plan an array that is staged, and put in place as a whole."""
@@ -140,10 +133,10 @@ class Commit:
         if overwrite and self.store.traits.visible == "at commit":
             _check_not_erased(self.store, path, arrays)
         is_group = isinstance(nodes[path], GroupMetadata)
-        consolidate = is_group and self._plan.consolidated
+        consolidate = is_group and self.plan.consolidated
         new = NewNode.of(self.format, path, nodes, consolidate=consolidate, is_alone=is_group)
         plan = None
-        if self.resumes:
+        if self.plan.asked.resume:
             plan = fingerprint(self.format, path, sorted(arrays, key=attrgetter("path")))
         placing = transaction(
             self.store,
@@ -176,7 +169,7 @@ class Commit:
 
     def _change(self, change: Change) -> None:
         """Plan the change of an array."""
-        array, keep_empty = change.array, bool(self._plan.asked.write_empty_chunks)
+        array, keep_empty = change.array, bool(self.plan.asked.write_empty_chunks)
         if change.compared:
             compared = Compared(self.store, array.path, array.metadata, format=self.format)
             self._write(change.data, compared, change.region)
@@ -215,7 +208,7 @@ class Commit:
                 "fill values where values are due; pass compute=True, which also "
                 "computes on the cluster of a client, or write the blocks into a region of what is there"
             )
-        if jobs and self._plan.group is None:
+        if jobs and self.plan.group is None:
             _check_nothing_lost(self.store, self.path)
         self._later = [
             job
@@ -236,7 +229,7 @@ class Commit:
         """Take the leases of arrays that grow or are rewritten, and check that no length has changed."""
         append = self._append
         append.begin(self.store.traits.conflict_deadline)
-        for change in self._plan.changes:
+        for change in self.plan.changes:
             if change.array.path in append.lengths:
                 check_unchanged(change.array, at_first(change.array, append.lengths[change.array.path]))
         for change, target in self._growing:
@@ -254,7 +247,7 @@ class Commit:
         for job in self._later:  # they write to what has just taken its place
             target = job.target
             target._opened_at = max(target._opened_at, seen.replaced_at(target.store, target._key) or 0)
-        before = None if self._plan.group is None else Before.of_root(self.store, self.format)
+        before = None if self.plan.group is None else Before.of_root(self.store, self.format)
         if not self._append.shapes_come_first:
             self._grow(before)
         self._append.release()
@@ -276,7 +269,7 @@ class Commit:
 
         ``before`` is the document of the root from before the shapes changed.
         """
-        plan, path, format, done = self._plan, self.path, self.format, list[str]()
+        plan, path, format, done = self.plan, self.path, self.format, list[str]()
         if plan.group is None:
             return
         has_copies, attributes = self._has_copies(before), plan.attributes
@@ -332,13 +325,13 @@ class Commit:
     def group(self, store: Store | None = None) -> Group:
         """The group that was written, in another store if one is given that shows it."""
         store = self.store if store is None else store
-        if self._plan.group is None:
+        if self.plan.group is None:
             nodes = self._transactions[0].new.nodes
-            held = held_in(self.format, self.path, nodes) if self._plan.consolidated else None
+            held = held_in(self.format, self.path, nodes) if self.plan.consolidated else None
             created = replace(cast("GroupMetadata", nodes[self.path]), consolidated=held)
             return Group(store, self.path, created, format=self.format)
-        meta = self._plan.group.metadata
-        attributes = meta.attributes if self._plan.attributes is None else self._plan.attributes
+        meta = self.plan.group.metadata
+        attributes = meta.attributes if self.plan.attributes is None else self.plan.attributes
         now = replace(meta, attributes=attributes, consolidated=None)
         return Group(store, self.path, now, format=self.format, use_consolidated=False)
 

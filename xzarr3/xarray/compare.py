@@ -34,7 +34,7 @@ from xzarr3.errors import (
 from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix, refusal
 from xzarr3.groups import Group
-from xzarr3.model.metadata import ArrayMetadata
+from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.nodes.consolidated import check_consolidates
 from xzarr3.nodes.find import check_holds, find_format, format_for_new
 from xzarr3.nodes.freshness import stored_metadata
@@ -54,7 +54,6 @@ from xzarr3.xarray.labels import (
 )
 from xzarr3.xarray.plan import (
     DatasetNode,
-    PlannedGroup,
     WriteOptions,
     encode_attributes,
     encoded_coordinates,
@@ -107,12 +106,13 @@ class Plan:
     asked: WriteOptions
     consolidated: bool = False
     """Whether the root shall contain the documents of all nodes."""
-    new: Mapping[str, PlannedGroup] = field(default_factory=dict)
-    """The groups that are made, by path relative to the group."""
     group: Group | None = None
-    """The group, if it exists and is not replaced. What follows are its changes."""
-    changes: Sequence[Change] = ()
+    """The group, if it exists and is not replaced."""
+    new: Mapping[str, GroupMetadata] = field(default_factory=dict)
+    """Otherwise the groups that are made, by path relative to the uppermost one."""
     added: Sequence[WrittenArray] = ()
+    """New arrays."""
+    changes: Sequence[Change] = ()
     attributes: dict[str, Any] | None = None
     """The new attributes of the group; None to keep the old ones."""
 
@@ -156,12 +156,17 @@ def _creation(nodes: Mapping[str, DatasetNode], store: Store, asked: WriteOption
     """The plan of new groups, of which the first is the uppermost."""
     top = next(iter(nodes))
     path = nodes[top].path
-    format, new = _format_to_write(store, path, asked.zarr_format), dict[str, PlannedGroup]()
+    format = _format_to_write(store, path, asked.zarr_format)
+    new, added = dict[str, GroupMetadata](), list[WrittenArray]()
     for relative in nodes:
         with _about(nodes, relative) as node:
-            new["" if relative == top else relative.removeprefix(node_prefix(top))] = plan_group(node, format)
+            group, arrays = plan_group(node, format)
+            new["" if relative == top else relative.removeprefix(node_prefix(top))] = group
+            added += arrays
     consolidated = _to_be_consolidated(asked.consolidated, store, format, path)
-    return Plan(store=store, path=path, format=format, asked=asked, consolidated=consolidated, new=new)
+    return Plan(
+        store=store, path=path, format=format, asked=asked, consolidated=consolidated, new=new, added=added
+    )
 
 
 @contextmanager

@@ -35,7 +35,7 @@ def write_now(
     written in parts, and it is called after each.
     """
     jobs = [job for write in writes for job in write.jobs]
-    resume = writes[0].resumes
+    resume = writes[0].plan.asked.resume
     _carry_out(writes, planned(jobs, writes[0].store, options, progress, resume=resume, save=save))
 
 

@@ -37,7 +37,7 @@ from xzarr3.errors import (
 )
 from xzarr3.formats import DraftFormat, Format, ZarrFormat, documents
 from xzarr3.formats.base import node_prefix
-from xzarr3.model.metadata import ArrayMetadata
+from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.nodes.array_settings import array_metadata
 from xzarr3.nodes.node import check_new_path
 from xzarr3.quantities import check_switches
@@ -158,14 +158,6 @@ def _with_graphs(dataset: Dataset) -> Dataset:
     return dataset.assign_coords(coordinates).assign(found)
 
 
-@dataclass(frozen=True, eq=False)
-class PlannedGroup:
-    """The variables of a dataset and its attributes, encoded."""
-
-    variables: list[WrittenArray]
-    attributes: dict[str, Any]
-
-
 def check_group_path(path: str) -> None:
     """Refuse a path that no new group may have in any format."""
     if "\\" in path:
@@ -188,8 +180,8 @@ def growing_dimensions(dataset: Dataset, asked: WriteOptions) -> frozenset[Hasha
     return frozenset((found | ({asked.append_dim} - {None})) & set(dataset.dims))
 
 
-def plan_group(node: DatasetNode, format: Format) -> PlannedGroup:
-    """Plan a new group: its attributes, and its variables with encoded values and documents."""
+def plan_group(node: DatasetNode, format: Format) -> tuple[GroupMetadata, list[WrittenArray]]:
+    """Plan a new group: its metadata, and its variables with encoded values and documents."""
     dataset = node.dataset
     growing = growing_dimensions(dataset, node.asked)
     check_new_path(node.path, format)
@@ -197,7 +189,8 @@ def plan_group(node: DatasetNode, format: Format) -> PlannedGroup:
         check_name(name, format)
     variables, attributes = encoded_coordinates(dataset, node.asked.encoding)
     planned = plan_arrays(variables, node, format, growing)
-    return PlannedGroup(planned, encode_attributes(attributes, path=node.path))
+    encoded = encode_attributes(attributes, path=node.path)
+    return GroupMetadata(attributes=encoded, zarr_format=format.zarr_format), planned
 
 
 def encoded_coordinates(

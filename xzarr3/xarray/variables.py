@@ -163,7 +163,8 @@ class Xzarr3DataStore(AbstractDataStore):
             return error
         return found
 
-    def get_variables(self) -> dict[str, Variable]:
+    def get_variables(self) -> dict[Any, Variable]:
+        """The variables by the names that they have in a dataset."""
         variables = {}
         for name, array in self.arrays():
             try:
@@ -176,7 +177,7 @@ class Xzarr3DataStore(AbstractDataStore):
             bounds = variables.get(bounds_of(var))
             if bounds is not None and "bounds" not in bounds.attrs:  # Bounds have no bounds themselves.
                 lazy_array(bounds).array._bounded = lazy_array(var).array
-        return variables
+        return {None if name == UNNAMED else name: var for name, var in variables.items()}
 
     def variable(self, array: ReadableArray) -> Variable:
         """An array as a variable, not decoded."""
