@@ -1032,7 +1032,7 @@ def test_arrays_are_read_part_by_part_and_kept(place: dict[str, Any], clock: Clo
 @pytest.mark.slow
 def test_over_s3(s3_server: S3Server, place: dict[str, Any], clock: Clock) -> None:
     url = f"s3://{s3_server.bucket()}/store"
-    far = xzarr3.ObjectStore.from_url(url, storage_options=s3_server.storage_options)
+    far = xzarr3.ObjectStore(url, storage_options=s3_server.storage_options)
     cache = CacheStore(far, **place)
     with xzarr3.trace() as t:
         read_through(cache, far, clock, lambda: t.total["requests"])
@@ -1054,7 +1054,7 @@ def test_over_s3(s3_server: S3Server, place: dict[str, Any], clock: Clock) -> No
 @pytest.mark.parametrize("way", ["", "/compressed"])
 def test_over_a_web_server(http_server: WebServer, way: str, place: dict[str, Any], clock: Clock) -> None:
     name, path = http_server.directory()
-    cache = CacheStore(xzarr3.ObjectStore.from_url(f"{http_server.url}{way}/{name}"), **place)
+    cache = CacheStore(xzarr3.ObjectStore(f"{http_server.url}{way}/{name}"), **place)
     names = [array for array in ARRAYS if not way or "shard" not in array]
     read_through(cache, path, clock, lambda: 0 if way else len(http_server.log()), names)
 

@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import compress
 from operator import index
 from typing import Any, ClassVar, Literal, ParamSpec, Self, TypeAlias, TypeVar, cast
 
@@ -459,13 +460,8 @@ class Store(Shown, Closing):
 
     def _facts(self) -> Facts:
         """What notebooks show of the store: labels and texts. Makes no requests."""
-        found = {
-            "read": self.readable,
-            "write": self.writeable,
-            "erase": self.erasable,
-            "list": self.listable,
-        }
-        facts = [("Operations", ", ".join(name for name, is_able in found.items() if is_able) or "none")]
+        are_able = self.readable, self.writeable, self.erasable, self.listable
+        facts = [("Operations", ", ".join(compress(("read", "write", "erase", "list"), are_able)) or "none")]
         if self.read_only:
             facts.append(("Read-only", "yes"))
         if self.concurrency > 1:

@@ -370,35 +370,29 @@ class CacheStore(WrapperStore):
         return self.inner.concurrency > 1
 
     def _asked(self, key: str, limit: int) -> _Entry | None:
-        """The value in the inner store, or the kept one if the inner store confirms its version."""
+        """The value in the inner store."""
         began, number, stale = clock(), self._kept.number(), self._find(key)
         if self._is_fresh(stale):  # Another thread has just read it.
             return stale
-        is_same = stale is not None and self._is_still(key, stale)
-        found = stale._replace(checked=began) if stale and is_same else self._read(key, limit, began)
+        found = self._read(key, limit, began, stale)
         if found is not None:
             self._keep(key, _WHOLE, found, number)
         elif stale is not None:
             self._forget(key)
         return found
 
-    def _is_still(self, key: str, stale: _Entry) -> bool:
-        """Whether the inner store has the same version; not checked where reading the value is as quick."""
-        is_quicker = len(stale.value) > self.inner.traits.request_bytes or not self._waits
-        with contextlib.suppress(StoreError):  # Reading the whole value will report the error.
-            value = self.inner.open(key, (0, 1)) if stale.version is not None and is_quicker else None
-            with value or contextlib.nullcontext():
-                return value is not None and value.version == stale.version
-        return False
-
-    def _read(self, key: str, limit: int, began: float) -> _Entry | None:
-        """Read a value and its version with one request."""
-        first = (0, None if limit == NO_LIMIT else limit)
+    def _read(self, key: str, limit: int, began: float, stale: _Entry | None = None) -> _Entry | None:
+        """Read a value and its version with one request; a stale one if its version is still there."""
+        first: ByteRange = (0, None if limit == NO_LIMIT else limit)
+        if stale is not None and stale.version is not None and self._is_slow(len(stale.value)):
+            first = (0, 1)
         # Some servers cannot send parts.
-        with contextlib.nullcontext() if limit == NO_LIMIT else contextlib.suppress(StoreError):
+        with contextlib.nullcontext() if first == (0, None) else contextlib.suppress(StoreError):
             value = self.inner.open(key, first) if self._tells_versions else None
             if value is not None:
                 with value:
+                    if first == (0, 1) and stale is not None and value.version == stale.version:
+                        return stale._replace(checked=began)
                     check_size(value.size or 0, limit)
                     data = bytes(value.read(0, value.size))
                     check_size(len(data), limit)
@@ -407,6 +401,10 @@ class CacheStore(WrapperStore):
                 return None
         found = self.inner.get(key, limit=limit)
         return None if found is None else _Entry(bytes(found), None, len(found), began)
+
+    def _is_slow(self, size: int) -> bool:
+        """Whether reading a value takes longer than asking for its version."""
+        return size > self.inner.traits.request_bytes or not self._waits
 
     # The contract
 

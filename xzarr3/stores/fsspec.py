@@ -452,7 +452,7 @@ def store_for(filesystem: Any, path: str = "", *, read_only: bool = False) -> St
     if type(fs).__name__ == "HTTPFileSystem" and not fs.storage_options:
         from xzarr3.stores.object.store import ObjectStore
 
-        return ObjectStore.from_url(_joined(root, path), read_only=read_only)
+        return ObjectStore(_joined(root, path), read_only=read_only)
     if type(fs).__name__ == "LocalFileSystem":
         from xzarr3.stores.local.store import LocalStore
 
@@ -506,16 +506,6 @@ def _tag(info: Mapping[str, Any]) -> object | None:
 
 
 # File systems
-
-
-def _forget_loop() -> None:
-    """Have a forked child start an event loop of its own, which not every fsspec does by itself."""
-    if "fsspec.asyn" in sys.modules:
-        sys.modules["fsspec.asyn"].reset_lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_loop)
 
 
 def _process() -> str:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import copyreg
 import pickle
 import threading
+import uuid
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from xzarr3.stores.locks import fork_safe
@@ -38,8 +40,8 @@ class Interned:
         self._most = most
         self._lock = fork_safe(threading.RLock())
         self._live: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
-        self._kept: OrderedDict[Hashable, Any] = OrderedDict()
-        self._beside: dict[int, OrderedDict[Hashable, Any]] = {}
+        # With each what is kept beside it.
+        self._kept: OrderedDict[Hashable, tuple[Any, OrderedDict[Hashable, Any]]] = OrderedDict()
 
     def __call__(self, key: Hashable, make: Callable[[], T], *, keep: bool = True) -> T:
         """The object for a key; ``make`` makes it, without any request, if there is none."""
@@ -48,19 +50,18 @@ class Interned:
             if found is None:
                 found = self._live[key] = make()
             if keep:
-                self._kept[key] = found
+                self._kept.setdefault(key, (found, OrderedDict()))
                 self._kept.move_to_end(key)
-            dropped = [self._kept.popitem(last=False)[1] for _ in range(len(self._kept) - self._most)]
-            things = [self._beside.pop(id(each), None) for each in dropped]
-        del dropped, things  # Outside the lock, as dropping an object may run any finalizer.
+            dropped = [self._kept.popitem(last=False) for _ in range(len(self._kept) - self._most)]
+        del dropped  # Outside the lock, as dropping an object may run any finalizer.
         return cast("T", found)
 
     def keep_beside(self, owner: object, key: Hashable, thing: object) -> None:
         """Keep ``thing`` alive for as long as ``owner`` is kept alive; no effect if it is not kept."""
         with self._lock:
-            if not any(each is owner for each in self._kept.values()):
+            things = next((things for each, things in self._kept.values() if each is owner), None)
+            if things is None:
                 return
-            things = self._beside.setdefault(id(owner), OrderedDict())
             things[key] = thing
             things.move_to_end(key)
             dropped = things.popitem(last=False) if len(things) > _MOST_BESIDE else None
@@ -69,6 +70,19 @@ class Interned:
 
 interned = Interned(32)
 """The stores of this process."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """An object of a user, and a name that no other object ever gets, unlike its :func:`id`."""
+
+    thing: Any = field(compare=False)
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+def named(thing: object) -> Named:
+    """The name of an object: one and the same for as long as somebody holds it."""
+    return interned((Named, id(thing)), lambda: Named(thing), keep=False)
 
 
 def reduced(store: Store, kind: type[Store], *kinds: type) -> tuple[object, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import threading
-import weakref
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any, Self
 
@@ -16,21 +15,10 @@ from xzarr3._types import Buffer, Found, Part
 from xzarr3.errors import ArgumentTypeError, ReadOnlyError, shorten
 from xzarr3.parallel import is_child
 from xzarr3.stores.base import Key, Store, Traits, called_as
-from xzarr3.stores.interned import is_plain
+from xzarr3.stores.interned import Named, interned, is_plain, named
 from xzarr3.stores.keys import check_key
 from xzarr3.stores.locks import fork_safe, key_lock
 from xzarr3.stores.values import BytesValue, Value, cut, joined
-
-
-class _Given:
-    """A dictionary of a user, and the name of all stores of it, for as long as there is one of them."""
-
-    def __init__(self, values: object, name: str) -> None:
-        self.values, self.name = values, name
-
-
-_live: weakref.WeakValueDictionary[str, MemoryStore] = weakref.WeakValueDictionary()
-_of_dicts: weakref.WeakValueDictionary[int, _Given] = weakref.WeakValueDictionary()
 
 
 class MemoryStore(Store):
@@ -67,7 +55,7 @@ class MemoryStore(Store):
     """
 
     _original: MemoryStore | None = None
-    _given: _Given | None = None
+    _given: Named | None = None  # The dictionary of a user; all stores of it have its name.
     traits = Traits(request_bytes=2**10, over_read=math.inf, conditional="processes", tells_changes=True)
 
     def __init__(self, values: MutableMapping[str, Any] | None = None, *, read_only: bool = False) -> None:
@@ -82,13 +70,13 @@ class MemoryStore(Store):
             check_key(key)
         if values is not None:  # The user may change them, too, and make another store of them.
             self.traits = msgspec.structs.replace(self.traits, tells_changes=False)
-            self._given = _of_dicts.setdefault(id(values), _Given(values, self._name))
+            self._given = named(values)
             self._name = self._given.name
         self._lock = fork_safe(threading.Lock())
         self._numbers: dict[str, int] = {"": 0}  # Of the last change of each key, and of all.
         self._is_copy = False
         self._pid = os.getpid()
-        _live[self._name] = self
+        interned((self._name, self._pid), lambda: self, keep=False)
 
     def with_traits(self, **changes: Any) -> Self:
         made = super().with_traits(**changes)
@@ -169,12 +157,16 @@ def _restored(
     kind: type[MemoryStore], name: str, values: dict[str, bytes], numbers: dict[str, int], own: dict[str, Any]
 ) -> MemoryStore:
     """The store of a pickled form: the original in its own process, else a copy that cannot be written."""
-    store = _live.get(name)
-    # A forked child is another process. Copies may have been made at any time.
-    if store is None or store._pid != os.getpid() or (store._is_copy and store._numbers != numbers):
-        store = object.__new__(kind)
-        MemoryStore.__init__(store)
-        vars(store).update(own, _name=name, _values=values, _numbers=numbers, _is_copy=True)
-        _live[name] = store
+
+    def make() -> MemoryStore:
+        copy = object.__new__(kind)
+        MemoryStore.__init__(copy)
+        vars(copy).update(own, _name=name, _values=values, _numbers=numbers, _is_copy=True)
+        return copy
+
+    place = name, os.getpid()  # A forked child is another process.
+    store = interned(place, make, keep=False)
+    if store._is_copy and store._numbers != numbers:  # Copies may have been made at any time.
+        store = interned((*place, numbers[""]), make, keep=False)
     same = store._is_copy or store.traits == own.get("traits", store.traits)
     return store if same else store.with_traits(**asdict(own["traits"]))

@@ -218,10 +218,10 @@ def _open_objects(url: str, options: dict[str, Any], mode: Mode) -> Store:
 
     above, _, name = url.rstrip("/").rpartition("/")
     if not name.lower().endswith(".zip") or above.endswith(":/"):  # A bucket or host may have that name.
-        return ObjectStore.from_url(url, storage_options=options)
+        return ObjectStore(url, storage_options=options)
     from xzarr3.stores.zip import ZipStore
 
-    inner = ObjectStore.from_url(above, storage_options=options)
+    inner = ObjectStore(above, storage_options=options)
     if mode != "r":
         raise StoreError(
             f"{name!r} of {inner} is only read, as all zips there; write a local zip, and upload it"

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import NoReturn
 
 import msgspec
 
 from xzarr3._types import Buffer, Found, Part
-from xzarr3.errors import ReadOnlyError
 from xzarr3.stores.base import Facts, Names, Store
 from xzarr3.stores.interned import reduced
 from xzarr3.stores.open import StoreLike, open_store
@@ -157,6 +155,3 @@ class ReadOnlyStore(WrapperStore):
         """Do nothing."""
 
     __exit__ = Store.__exit__
-
-    def check_writable(self) -> NoReturn:
-        raise ReadOnlyError(f"{self} is read-only")

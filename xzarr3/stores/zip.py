@@ -38,7 +38,7 @@ from xzarr3.stores.base import Key, Store, Traits, called_as
 from xzarr3.stores.interned import interned
 from xzarr3.stores.keys import check_key
 from xzarr3.stores.local import system
-from xzarr3.stores.local.files import Lock
+from xzarr3.stores.local.files import Lock, state_of
 from xzarr3.stores.local.near import missing_part
 from xzarr3.stores.local.store import LocalStore
 from xzarr3.stores.locks import fork_safe, key_lock
@@ -287,7 +287,7 @@ class _Draft(Value):
                     f"cannot write {where}: another ZipStore is writing it, in this process or in another; "
                     "use one writer at a time, or threads of one process"
                 ) from error
-            self._before = _state(target)
+            self._before = state_of(target)
             self._file = os.open(self.lock.name, system.OPEN)
             self.forget = weakref.finalize(self, _warn, where, self.lock)
 
@@ -322,7 +322,7 @@ class _Draft(Value):
                     members = [*zipped.others, *zipped.members.values()]
                     archive.infolist().extend(sorted(members, key=attrgetter("header_offset")))
                 stream.truncate()
-            now = _state(self._target)
+            now = state_of(self._target)
             if not self.lock.is_in_place() or not (self._replaces or now == self._before):
                 raise errors.ConflictError(f"cannot write {self.where}: another writer changed it meanwhile")
             if now is not None:
@@ -371,14 +371,6 @@ def _failing(doing: str) -> Iterator[None]:
         kind = errors.StorePermissionError if isinstance(error, PermissionError) else StoreError
         advice = "use a path that this user may write, or free some space"
         raise kind(f"cannot {doing}: {getattr(error, 'strerror', None) or error}; {advice}") from error
-
-
-def _state(path: str) -> tuple[object, ...] | None:
-    """Identifies the state of a file; None if there is none."""
-    with contextlib.suppress(FileNotFoundError):
-        info = os.stat(path)
-        return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
-    return None
 
 
 class ZipStore(Store):

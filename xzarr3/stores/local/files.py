@@ -30,7 +30,7 @@ from xzarr3._types import Buffer
 from xzarr3.errors import StoreError, StorePermissionError
 from xzarr3.stores.local import system
 from xzarr3.stores.local.names import LOCK, STAGED
-from xzarr3.stores.values import Closing, Scratch, Value, check_size, digest
+from xzarr3.stores.values import Closing, Value, digest
 
 if TYPE_CHECKING:
     from xzarr3.stores.local.store import LocalStore
@@ -52,6 +52,13 @@ _SHARE = 8  # A pause is one part in this many of the time waited so far.
 def version_of(info: os.stat_result) -> object:
     """Identifies the state of a file. Its time alone would not: a copy may have the time of its original."""
     return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_ctime_ns, info.st_size
+
+
+def state_of(path: str) -> object | None:
+    """Identifies the state of a file; None if it is missing or inaccessible: reading it will tell which."""
+    with contextlib.suppress(OSError):
+        return version_of(os.stat(path))
+    return None
 
 
 class FileValue(Value):
@@ -115,28 +122,6 @@ def _parts_of(descriptor: int, size: int, starts: Sequence[int], lengths: Sequen
 
 def _part_into(descriptor: int, size: int, start: int, out: memoryview) -> int:
     return system.read_into_at(descriptor, out, start) if start < size else 0
-
-
-def read_whole(store: LocalStore, key: str, path: str, scratch: Scratch | None, limit: int) -> Buffer | None:
-    """The bytes of a file; None if there is none. One function, for speed: it reads chunks."""
-    try:
-        descriptor = os.open(path, system.OPEN)
-    except OSError as error:
-        store._nothing(key, error)
-        return None
-    try:
-        info = os.fstat(descriptor)
-        if stat.S_ISREG(info.st_mode):
-            size = info.st_size
-            check_size(size, limit)
-            memory = memoryview(bytearray(size)) if scratch is None else scratch.part(size)
-            return memory[: system.read_into_at(descriptor, memory, 0)]
-    except OSError as error:
-        store._fail("read", key, error)
-    finally:
-        os.close(descriptor)
-    store._not_a_file(key, info.st_mode)
-    return None
 
 
 # Replacing

@@ -33,9 +33,6 @@ def missing_part(path: str) -> str:
     while not os.path.isdir(above) and os.path.dirname(above) != above:
         above, missing = os.path.split(above)
     rest = os.path.relpath(path, above)
-    url = meant_url(rest)
-    if url is not None:
-        return f"the URL lacks a slash; did you mean {url!r}? Pass it as text, since pathlib drops a slash"
     if "*" in rest or "?" in rest:
         how = "xr.open_mfdataset(..., engine='xzarr3')"
         return f"{rest!r} is a pattern, not a path; open all that match with {how}"

@@ -31,10 +31,10 @@ from xzarr3.stores.base import Key, Names, Store, Traits, called_as
 from xzarr3.stores.interned import reduced
 from xzarr3.stores.keys import check_key
 from xzarr3.stores.local import files, system
-from xzarr3.stores.local.files import FileValue, Lock, version_of
+from xzarr3.stores.local.files import FileValue, Lock, state_of
 from xzarr3.stores.local.names import LOCK, STAGED, is_lock
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.values import NO_LIMIT, Into, Value
+from xzarr3.stores.values import NO_LIMIT, Into, Value, check_size, part_of
 
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR})
 _ATTEMPTS = 100  # To make a directory that other processes remove.
@@ -184,10 +184,6 @@ class LocalStore(Store):
         if error.errno not in _ABSENT or (error.errno == errno.ENOENT and os.path.islink(path)):
             self._fail("read", key, error)
 
-    def _not_a_file(self, key: str, mode: int) -> None:
-        if not stat.S_ISDIR(mode):
-            raise StoreError(f"cannot read key '{key}' of {self}: it is neither a file nor a directory")
-
     def _fail(self, doing: str, key: str, error: OSError) -> NoReturn:
         if isinstance(error, StoreError):  # The message is complete already.
             raise error
@@ -202,18 +198,27 @@ class LocalStore(Store):
     # Readable
 
     def get(self, key: str, byte_range: Part = None, *, into: Into = None, limit: int = NO_LIMIT) -> Found:
-        if byte_range is None:
-            return files.read_whole(self, key, self._path(key), into, limit)
-        value = self._opened(key)
-        if value is None:
+        if byte_range is not None:
+            return part_of(self, key, byte_range)
+        found = self._opened(key)
+        if found is None:
             return None
-        with value:
-            return value.read(*byte_range)
+        descriptor, info = found
+        try:  # Without a FileValue, for speed.
+            check_size(info.st_size, limit)
+            memory = memoryview(bytearray(info.st_size)) if into is None else into.part(info.st_size)
+            return memory[: system.read_into_at(descriptor, memory, 0)]
+        except OSError as error:
+            self._fail("read", key, error)
+        finally:
+            os.close(descriptor)
 
     def open(self, key: str, first: Part = None, version: object = None) -> Value | None:
-        return self._opened(key)
+        found = self._opened(key)
+        return None if found is None else FileValue(self, key, *found)
 
-    def _opened(self, key: str) -> FileValue | None:
+    def _opened(self, key: str) -> tuple[int, os.stat_result] | None:
+        """The descriptor of the file of a value, which the caller closes, and what is known of it."""
         path = self._path(key)
         try:
             descriptor = os.open(path, system.OPEN)
@@ -225,21 +230,15 @@ class LocalStore(Store):
         except OSError as error:
             os.close(descriptor)
             self._fail("read", key, error)
-        if not stat.S_ISREG(info.st_mode):
-            os.close(descriptor)
-            self._not_a_file(key, info.st_mode)
-            return None
-        return FileValue(self, key, descriptor, info)
+        if stat.S_ISREG(info.st_mode):
+            return descriptor, info
+        os.close(descriptor)
+        if not stat.S_ISDIR(info.st_mode):
+            raise StoreError(f"cannot read key '{key}' of {self}: it is neither a file nor a directory")
+        return None
 
     def versions(self, keys: Sequence[str]) -> Sequence[object | None]:
-        return [self._version(key) for key in keys]
-
-    def _version(self, key: str) -> object | None:
-        path = self._path(check_key(key)) if key else self._base
-        try:
-            return version_of(os.stat(path))
-        except OSError:  # Missing or inaccessible; reading it will tell which.
-            return None
+        return [state_of(self._path(check_key(key)) if key else self._base) for key in keys]
 
     # Writeable
 

@@ -8,21 +8,17 @@ shown; :attr:`Recipe.address` is the location without secrets.
 from __future__ import annotations
 
 import base64
-import itertools
 import os
 import re
-import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import unquote, urlsplit
-from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec import Meta
 
 from xzarr3.errors import ArgumentError, ArgumentTypeError, StoreError, StoreOptionError, listed, one_of
-from xzarr3.stores.locks import fork_safe
 
 _KINDS = {"s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "http": "http", "https": "http"} | dict.fromkeys(
     ("az", "azure", "abfs", "abfss", "adl"), "az"
@@ -57,9 +53,6 @@ _OF_FSSPEC = (
 _PREFIX = re.compile(r"^(aws_|google_|azure_storage_|azure_)")  # Of obstore's names, which it does not need.
 _SECRET = re.compile("key|secret|token|password|sas_")
 _BUCKET = re.compile(r"arn:[a-z0-9:_-]+|[^/\\?#@:\s\x00-\x1f\x7f]+")
-_numbered: WeakValueDictionary[int, Any] = WeakValueDictionary()
-_numbers = itertools.count()
-_guard = fork_safe(threading.Lock())
 _NO_NAMES = re.compile(r"(^|/)(\.{0,2})(/|$)|[\x00-\x1f\x7f]")
 _NO_URL = (
     "not a URL of an object store; accepted: 's3://', 'gs://' or 'az://', a bucket or container and names, "
@@ -236,7 +229,7 @@ def of_ready(store: Any, options: Mapping[str, Any]) -> Recipe:
     kind = next((kind for kind, name in CLASSES.items() if name == type(store).__name__), "")
     address = f"obstore.{store!r}".replace(" ", "")
     if not kind:
-        return Recipe(kind, {}, f"{address} {_number(store)}")
+        return Recipe(kind, {}, address)
     positional, arguments = store.__getnewargs_ex__()
     config = arguments.get("config") or {}
     if kind == "http":
@@ -244,16 +237,6 @@ def of_ready(store: Any, options: Mapping[str, Any]) -> Recipe:
     address += "".join(f" at {_public(value)}" for name, value in config.items() if "endpoint" in name)
     first = {"url": positional[0]} if positional else {}
     return Recipe(kind, {"client_options": {}, **arguments, **first}, address)
-
-
-def _number(store: Any) -> int:
-    """A number that no other store of this process ever gets, unlike its id()."""
-    with _guard:
-        found = next((number for number, each in _numbered.items() if each is store), None)
-        if found is None:
-            found = next(_numbers)
-            _numbered[found] = store
-        return found
 
 
 def _public(url: str) -> str:

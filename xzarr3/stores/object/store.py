@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self, TypeGuard
+from typing import Any, TypeGuard
 
 from xzarr3._types import Buffer, Found, Part
 from xzarr3.errors import (
@@ -27,7 +27,7 @@ from xzarr3.errors import (
 )
 from xzarr3.parallel import parallel_map
 from xzarr3.stores.base import Key, Names, Store, Traits, versioned
-from xzarr3.stores.interned import reduced
+from xzarr3.stores.interned import Named, named, reduced
 from xzarr3.stores.object.client import Answer, Client, Pace, Version, client_of
 from xzarr3.stores.object.errors import ADVICE, Failure
 from xzarr3.stores.object.listing import folder
@@ -140,10 +140,14 @@ class ObjectStore(Store):
     (True, 64)
     >>> ObjectStore("https://example.org/era5.zarr").writeable
     False
+    >>> ObjectStore("gs://gcp-public-data-arco-era5/ar", storage_options={"token": "anon"})
+    <ObjectStore 'gs://gcp-public-data-arco-era5/ar'>
     """
 
     reports = False  # Its client reports the requests.
     _client: Client | None = None
+    _ready: Named | None = None
+    """A store of obstore that cannot be made again, as its values are in memory."""
 
     def __init__(
         self, store: Any, *, storage_options: Mapping[str, Any] | None = None, **settings: Any
@@ -152,12 +156,12 @@ class ObjectStore(Store):
         options = dict(storage_options or {})
         inner = {name: options.pop(name) for name in Settings.__struct_fields__ if name in options}
         self._settings = Settings.of({**inner, **settings})
-        self._prefix, self._ready = "", None
+        self._prefix = ""
         if isinstance(store, (str, os.PathLike)):
             self._recipe, self._prefix = parse(os.fspath(store), options)
         else:
             self._recipe = of_ready(store, options)
-            self._ready = None if self._recipe.kind else store
+            self._ready = None if self._recipe.kind else named(store)
         told, is_web = self._settings, self._recipe.kind == "http"
         is_compared = told.conditional == "service" and not is_web
         shared = {name: getattr(told, name) for name in ("concurrency", "request_bytes", "over_read")}
@@ -170,17 +174,6 @@ class ObjectStore(Store):
             durable=self._recipe.kind in ("s3", "gs", "az"),
             **shared,
         )
-
-    @classmethod
-    def from_url(cls, url: str, *, storage_options: Mapping[str, Any] | None = None, **settings: Any) -> Self:
-        """The store at a URL; see the class for the accepted URLs and options.
-
-        Examples
-        --------
-        >>> ObjectStore.from_url("gs://gcp-public-data-arco-era5/ar", storage_options={"token": "anon"})
-        <ObjectStore 'gs://gcp-public-data-arco-era5/ar'>
-        """
-        return cls(url, storage_options=storage_options, **settings)
 
     def __repr__(self) -> str:
         where, at, host = self._recipe.address.partition(" ")
@@ -203,14 +196,15 @@ class ObjectStore(Store):
 
     @property
     def identity(self) -> object:
-        return "ObjectStore", self._recipe.address, self._prefix
+        ready = "" if self._ready is None else f" {self._ready.name}"
+        return "ObjectStore", f"{self._recipe.address}{ready}", self._prefix
 
     # Requests
 
     def _use(self) -> Client:
         if self._client is None:
             told, ready = (self._recipe, self._settings), self._ready
-            self._client = client_of(*told) if ready is None else Client(*told, ready)
+            self._client = client_of(*told) if ready is None else Client(*told, ready.thing)
         return self._client
 
     def _path(self, key: str) -> str:
