@@ -259,6 +259,32 @@ def test_parts_of_two_versions_are_never_mixed(place: dict[str, Any], clock: Clo
     assert cache.get("a", (0, 10)) == b"6" * 10
 
 
+@pytest.mark.parametrize("max_age", [0, 60, None])
+@pytest.mark.parametrize(
+    "version_of",
+    [lambda at: (float("nan"), at), lambda at: (-1) ** at * float("inf"), lambda at: np.int64(at)],
+    ids=["NaN", "infinity", "numpy"],
+)
+def test_versions_that_an_entry_cannot_have_count_as_none(
+    version_of: Any, max_age: Any, place: dict[str, Any]
+) -> None:
+    versions = [version_of(at) for at in range(2)]
+
+    class Odd(Remote):
+        def ask(self, key: str, *what: object) -> tuple[Buffer | None, Any]:
+            return super().ask(key, *what)[0], versions[self.changes[key]]
+
+    inner = Odd({"a": b"1" * 1000})
+    cache = CacheStore(inner, max_age=max_age, **place)
+    for now in (b"1", b"2"):
+        for _ in range(3):
+            assert cache.get("a", (10, 10)) == now * 10
+            with cache.open("a") as reader:
+                assert reader.read(20, 10) == now * 10
+        assert cache.get("a") == cache.get("a") == now * 1000
+        cache.set("a", b"2" * 1000)
+
+
 def test_store_that_opens_whatever_version_there_is(place: dict[str, Any]) -> None:
     inner = Remote({"a": b"1" * 1000})
     cache = CacheStore(inner, **place)
@@ -844,12 +870,12 @@ def test_it_travels_without_its_values(place: dict[str, Any]) -> None:
 
 
 def test_settings_are_checked(tmp_path: Path) -> None:
-    for options in ({"max_bytes": 0}, {"max_bytes": -5}, {"max_age": -1}, {"max_age": float("nan")}):
-        with pytest.raises(ValueError, match="accepted"):
-            CacheStore(MemoryStore(), **options)
-    for options in ({"max_bytes": 1.5}, {"directory": 5}):
-        with pytest.raises(TypeError):
-            CacheStore(MemoryStore(), **options)
+    for name, values in {"max_bytes": (0, -5, 1.5, "1"), "max_age": (-1, np.nan, "1")}.items():
+        for value in values:
+            with pytest.raises(ValueError, match=f"{name}=.*accepted"):
+                CacheStore(MemoryStore(), **{name: value})
+    with pytest.raises(TypeError):
+        CacheStore(MemoryStore(), directory=5)
 
 
 @pytest.mark.slow

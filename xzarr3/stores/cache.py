@@ -21,15 +21,16 @@ import stat
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from operator import index
 from typing import Any, NamedTuple, TypeGuard
 from urllib.parse import quote
 
 import msgspec
+import numpy as np
 from isal import isal_zlib
 
 from xzarr3._types import Buffer, ByteRange, Found, Part
 from xzarr3.errors import ArgumentError, ChangedError, StoreError, StorePermissionError, printable
+from xzarr3.quantities import positive
 from xzarr3.stores.base import Facts, Store
 from xzarr3.stores.interned import interned, is_plain, reduced
 from xzarr3.stores.local.store import LocalStore
@@ -145,9 +146,16 @@ class _Kept:
                 self._store.erase_prefix(prefix)
 
 
+def _kept_version(version: object) -> object | None:
+    """A version as an entry has it; None for one that text does not bring back, such as NaN."""
+    with contextlib.suppress(ValueError):
+        if is_plain(version) and ast.literal_eval(repr(version)) == version:
+            return version
+    return None
+
+
 def _packed(name: str, entry: _Entry) -> list[Buffer]:
-    version = entry.version if is_plain(entry.version) else None
-    text = repr((version, entry.size, entry.checked)).encode()
+    text = repr((entry.version, entry.size, entry.checked)).encode()
     head = len(text).to_bytes(_WORD, "little") + text
     return [_sum(name, head, entry.value) + head, entry.value]
 
@@ -251,10 +259,9 @@ class CacheStore(WrapperStore):
                 f"a cache of {self.inner}, whose values others do not see before it is closed or committed; "
                 "close or commit it first, and open it anew to read it"
             )
-        self.max_bytes, self.max_age = index(max_bytes), max_age
-        if self.max_bytes < 1:
-            raise ArgumentError(f"max_bytes={max_bytes!r}; accepted: an integer of at least 1")
-        if max_age is not None and not 0 <= max_age < math.inf:
+        self.max_bytes, self.max_age = positive("max_bytes", max_bytes), max_age
+        is_age = isinstance(max_age, (int, float, np.number)) and 0 <= max_age < math.inf
+        if max_age is not None and not is_age:
             raise ArgumentError(f"max_age={max_age!r}; accepted: None or a number of seconds, 0 or more")
         self.directory = directory
         if directory is not None and not isinstance(directory, Store):
@@ -336,7 +343,9 @@ class CacheStore(WrapperStore):
         return self._kept.find(self._named(key, part))
 
     def _keep(self, key: str, part: str, entry: _Entry, number: bytes | None) -> None:
-        if self.max_age != 0 or (entry.version is not None and part != _HEAD):
+        entry = entry._replace(version=_kept_version(entry.version))
+        has_version = entry.version is not None  # Without one, parts could be of several values.
+        if (has_version and part != _HEAD) or (self.max_age != 0 and (has_version or part == _WHOLE)):
             self._kept.keep(self._named(key, part), entry, number)
 
     def _forget(self, *keys: str, prefix: str | None = None) -> None:
