@@ -705,6 +705,12 @@ def shorten(value: object, limit: int = 120) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
+def told_by(error: BaseException, limit: int = 200) -> str:
+    """The class and the text of an error of another package, cut, as the text may hold a whole chunk."""
+    text = f"{type(error).__name__}: {error}"
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+
+
 def contended(key: str, store: object, how: str) -> ConflictError:
     """The error for a value that other writers keep changing."""
     return ConflictError(

@@ -42,7 +42,7 @@ class Reversed(Codec):  # type: ignore[misc]
     def decode(self, buf: Any, out: Any = None) -> bytes:
         data = numcodecs.compat.ensure_bytes(buf)
         if data[0] != self.mark:
-            raise ValueError("no mark")
+            raise ValueError(f"no mark in {bytes(data)!r}")
         return data[:0:-1]
 
 
@@ -125,6 +125,19 @@ def test_damaged_chunks_of_codecs_of_numcodecs(damage: bytes) -> None:
     store.set("c/0/0", damage)
     with pytest.raises(ChunkDecodeError, match=r"c/0/0.*numcodecs\.reversed_of_tests"):
         array[...]
+
+
+def test_an_error_that_holds_the_whole_chunk_is_cut() -> None:
+    store = xzarr3.MemoryStore()
+    array = xzarr3.create_array(store, data=np.zeros(5000, "u1"), serializer=Reversed(), compressors=None)
+    store.set("c/0", bytes(5001))
+    with pytest.raises(ChunkDecodeError, match=r"ValueError: no mark in b'\\x00.*\.\.\.$") as raised:
+        array[...]
+    assert len(str(raised.value)) < 400
+    document: Any = {"name": "numcodecs.reversed_of_tests", "configuration": {"mark": 10**4000}}
+    with pytest.raises(MetadataError, match=r"ValueError: 1000.*\.\.\.") as refused:
+        xzarr3.codecs.codec_from_json(document)
+    assert len(str(refused.value)) < 700
 
 
 def test_codec_of_numcodecs_with_a_wrong_configuration() -> None:

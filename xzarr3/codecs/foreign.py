@@ -22,7 +22,7 @@ import numpy as np
 from xzarr3._types import JSON, AnyArray, Buffer
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.dtypes import parse_dtype
-from xzarr3.errors import FOREIGN_ERRORS, ChunkDecodeError, MetadataError, Xzarr3Error
+from xzarr3.errors import FOREIGN_ERRORS, ChunkDecodeError, MetadataError, Xzarr3Error, told_by
 
 PREFIX = "numcodecs."
 _ENTRIES_OF_NUMCODECS, _ENTRIES_OF_ZARR = "numcodecs.codecs", "zarr.codecs"
@@ -124,7 +124,7 @@ class _Foreign(Codec):
             raise
         except FOREIGN_ERRORS as error:
             raise MetadataError(
-                f"codec '{name}': not a valid configuration: {type(error).__name__}: {error}",
+                f"codec '{name}': not a valid configuration: {told_by(error)}",
                 field="configuration",
                 found=configuration,
             ) from error
@@ -278,7 +278,7 @@ class _ZarrFilter(_OfZarr, ArrayArrayCodec):
             found = codec.resolve_metadata(theirs)
             dtype = found.dtype.to_native_dtype()
         except FOREIGN_ERRORS as error:
-            raise self.refuses_data_type(spec, f"what its package accepts: {error}") from error
+            raise self.refuses_data_type(spec, f"what its package accepts: {told_by(error)}") from error
         return ChunkSpec(
             tuple(found.shape), parse_dtype(dtype.newbyteorder("=")), dtype.type(found.fill_value)
         )

@@ -35,6 +35,7 @@ from xzarr3.errors import (
     MetadataError,
     Xzarr3Error,
     listed,
+    told_by,
 )
 from xzarr3.tracing.counters import coded, process
 from xzarr3.tracing.events import here
@@ -102,7 +103,7 @@ class Calling:
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, (Xzarr3Error, MemoryError)):
-            raise self._kind(f"{type(error).__name__}: {error}", codec=self.codec.name) from error
+            raise self._kind(told_by(error), codec=self.codec.name) from error
 
 
 def most_encoded(size: int) -> int:
@@ -184,7 +185,7 @@ class CodecChain:
                 raise
             except FOREIGN_ERRORS as error:
                 raise MetadataError(
-                    f"codec '{given.name}' cannot be used for these chunks: {type(error).__name__}: {error}",
+                    f"codec '{given.name}' cannot be used for these chunks: {told_by(error)}",
                     field=f"codecs[{at}]",
                 ) from error
             evolved.append(codec)
