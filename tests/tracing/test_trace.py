@@ -395,6 +395,16 @@ def test_time_of_the_consumer_of_a_list_does_not_count(store: Store, monkeypatch
     assert (t.total["request_seconds"], t.seconds) == (0, 15)
 
 
+def test_a_trace_that_begins_at_zero_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([0.0, 5.0, 7.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(times))
+    t = xzarr3.trace()
+    assert t.seconds == 0
+    with t:
+        assert t.seconds == 5
+    assert t.seconds == 7
+
+
 def test_copies() -> None:
     source, target = Counting(), Counting()
     xzarr3.create_array(source, "a", data=np.arange(10), chunks=5)

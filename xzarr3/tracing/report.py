@@ -141,8 +141,9 @@ class Trace(Report):
     @property
     def seconds(self) -> float:
         """Duration of the trace, so far or in all."""
-        now = time.perf_counter()
-        return (self._ended or now) - (self._began or now)
+        if self._began is None:
+            return 0.0
+        return (time.perf_counter() if self._ended is None else self._ended) - self._began
 
     @property
     def processes(self) -> int:
