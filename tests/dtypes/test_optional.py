@@ -264,7 +264,8 @@ def test_xarray_sees_marks(chunks: Any, tmp_path: Path) -> None:
     group = xzarr3.open_group(tmp_path, mode="w")
     given: dict[str, tuple[str, list[Any], Any]] = {
         "small": ("int16", [1, None, 3], np.array([1, np.nan, 3], "f4")),
-        "int": ("int64", [2**53, None, -3], np.array([2.0**53, np.nan, -3])),
+        "int": ("int64", [2**53, None, -(2**63)], np.array([2.0**53, np.nan, -(2.0**63)])),
+        "unsigned": ("uint64", [2**63, None, 2**64 - 2048], np.array([2.0**63, np.nan, 2.0**64 - 2048])),
         "float": ("float32", [1.5, None, np.inf], np.array([1.5, np.nan, np.inf], "f4")),
         "truth": ("bool", [True, None, False], np.array([True, np.nan, False], object)),
         "text": ("string", ["", None, "a"], np.array(["", np.nan, "a"], object)),
@@ -275,17 +276,19 @@ def test_xarray_sees_marks(chunks: Any, tmp_path: Path) -> None:
         group.create_array(
             name, data=data, dtype=Optional(parse_dtype(inner)), chunks=2, dimension_names=("x",)
         )
-    group.create_array(
-        "large", data=[2**53 + 1, None, 0], dtype=Optional(parse_dtype("int64")), dimension_names=("x",)
-    )
+    large = {"odd": ("int64", 2**53 + 1), "last": ("int64", 2**63 - 1), "last u8": ("uint64", 2**64 - 1)}
+    for name, (inner, value) in large.items():
+        dtype = Optional(parse_dtype(inner))
+        group.create_array(name, data=[value, None, 0], dtype=dtype, dimension_names=("x",))
     found = xr.open_dataset(tmp_path, engine="xzarr3", chunks=chunks)
     for name, (_, _, expected) in given.items():
         assert found[name].dtype == expected.dtype
         assert repr(found[name].values) == repr(expected)
         assert repr(found[name][2:0:-1].values) == repr(expected[2:0:-1])
-    assert found.drop_vars("large").isnull().sum().compute().to_array().values.tolist() == [1] * len(given)
-    with pytest.raises(DataTypeValidationError, match=r"large.*2\*\*53"):
-        found["large"].load()
+    assert found.drop_vars(large).isnull().sum().compute().to_array().values.tolist() == [1] * len(given)
+    for name in large:
+        with pytest.raises(DataTypeValidationError, match=rf"{name}.*2\*\*53"):
+            found[name].load()
 
 
 @pytest.mark.parametrize(

@@ -508,6 +508,31 @@ LOSSES: dict[str, tuple[Any, dict[str, Any], str]] = {
 """Values (plain texts are dates), an encoding that cannot say them, and what is said of them."""
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("dtype", ["bool", "u1", "i8"])
+@pytest.mark.parametrize("packing", [{"scale_factor": 0.5}, {"add_offset": -1.0}], ids=repr)
+def test_integers_go_to_packed_variables(packing: dict[str, Any], dtype: str, lazy: bool) -> None:
+    asked = {"dtype": "i2", "_FillValue": -999, **packing}
+    floats, integers = xr.Dataset({"v": ("d", [1.5, np.nan])}), _one_dimension(np.array([0, 1], dtype))
+    integers = integers.chunk(d=1) if lazy else integers
+    for before in (floats + (0.5 if "add_offset" in packing else 0), integers):
+        group = to_zarr(before, encoding={"v": asked})
+        to_zarr(integers, group.store, append_dim="d")
+        expected = np.r_[before.v.values, 0.0, 1.0]
+        np.testing.assert_array_equal(open_dataset(group.store).v, expected)
+        assert group["v"].dtype == "i2"
+        many = _one_dimension(np.array([10**6]))
+        with pytest.raises(ValueError, match=r"value 1000000 at index .*'v'"):
+            to_zarr(many, group.store, append_dim="d")
+        np.testing.assert_array_equal(open_dataset(group.store).v, expected)
+
+
+@pytest.mark.parametrize("mark", [2.0**64, np.float64(2**64), np.float32(2**64), np.int64(-1)], ids=repr)
+def test_marks_beyond_the_largest_integer_are_refused(mark: Any) -> None:
+    with pytest.raises(ValueError, match=r"_FillValue of variable 'v' does not fit data type uint64"):
+        to_zarr(_one_dimension([1, 2]), encoding={"v": {"dtype": "u8", "_FillValue": mark}})
+
+
 def _one_dimension(values: Any) -> xr.Dataset:
     values = np.asarray(values)
     return xr.Dataset({"v": ("d", values.astype("M8[ns]") if values.dtype.kind == "U" else values)})

@@ -73,9 +73,10 @@ class Marked(NamedTuple):
         if values.dtype.kind not in "iu" or values.dtype.itemsize < 8 or self.dtype.kind != "f":
             return np.empty(0)
         present = values.compressed()
+        beyond = 2.0**63 if values.dtype.kind == "i" else 2.0**64
         with np.errstate(invalid="ignore"):
             found = present.astype(self.dtype)
-            changed = (np.abs(found) >= 2.0**63) | (found.astype(present.dtype) != present)
+            changed = (found >= beyond) | (found.astype(present.dtype) != present)
         return np.asarray(present[changed])
 
 

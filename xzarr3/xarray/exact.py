@@ -129,6 +129,9 @@ def _coded(variable: Variable, name: str) -> Variable:
     if calendar in ("standard", "gregorian") and no_dates:  # xarray would look for the earliest date.
         variable = variable.copy(deep=False)
         variable.encoding = {**variable.encoding, "calendar": "proleptic_gregorian"}
+    asked = {key for key, value in variable.encoding.items() if value is not None}
+    if variable.dtype.kind in "biu" and asked & {*MARKS} and asked & {"scale_factor", "add_offset"}:
+        variable = variable.copy(data=variable.data.astype("f8"))  # xarray would divide integers in place.
     with np.errstate(invalid="ignore", over="ignore"):  # What this leads to is found by decoding.
         for coder in _CODERS:
             given, variable = variable, coder.encode(variable, name=name)
@@ -243,12 +246,14 @@ def _marked(variable: Variable, name: str, explicit: bool) -> Variable:
     encoding = dict(variable.encoding)
     for key in MARKS:
         value = encoding.get(key)
-        if not isinstance(value, (int, float, np.integer, np.floating)) or lowest <= value <= highest:
+        if isinstance(value, (np.integer, np.floating)):  # Else numpy rounds the limits to floats.
+            value = value.item()
+        if not isinstance(value, (int, float)) or lowest <= value <= highest:
             continue
         if explicit and value == value:
             raise DataTypeValidationError(
                 f"the {key} of variable {name!r} does not fit data type {dtype}",
-                found=value.item() if isinstance(value, np.generic) else value,
+                found=value,
                 accepted=f"{lowest} to {highest}",
             )
         if not explicit:
