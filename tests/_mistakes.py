@@ -448,6 +448,59 @@ DATASETS: dict[str, Mistake] = {
     "answer to absent chunks": (
         lambda t: ours(t.store, missing="eror"), Argument, "'eror'", "'error'?", "None",
     ),
+    "number for encodings of an append": (
+        lambda t: written(t, t.more, encoding=1, append_dim="time"),
+        WrongType, "encoding=1", "accepted: for each", "iterable",
+    ),
+    "calendar that is no text": (
+        lambda t: encoded(t, {"time": {"calendar": 5}}), Argument, "'time'", "cannot be encoded", "None",
+    ),
+    "list for a label": (
+        lambda t: xzarr3.drop(t.store, time=slice(None, [])), Argument, "slice(None, [], ", "label", "'_'",
+    ),
+    "list for what is dropped": (
+        lambda t: xzarr3.drop(t.store, ["time"]), WrongType, "indexers=['time']", "a mapping", "iterable",
+    ),
+    "number for names to drop": (
+        lambda t: xzarr3.open_mfdataset([t.store], drop_variables=1),
+        WrongType, "1 names no", "list", "iterable",
+    ),
+    "name of a dask array": (
+        lambda t: xzarr3.from_zarr(t.array, name=5), WrongType, "name=5", "a string or None", "callable",
+    ),
+    "blocks of a fraction": (
+        lambda t: xzarr3.from_zarr(t.array, chunks=1.5), Argument, "chunks=1.5", "shape (10, 20)", "None",
+    ),
+    "number for samples": (
+        lambda t: xzarr3.batches(t.array, 5, 2), Selection, "samples=5", "a list of selections", "iterable",
+    ),
+    "list for options": (
+        lambda t: xzarr3.config.set([1]), WrongType, "[1]", "a mapping of names to values", "iterable",
+    ),
+    "list for a store in memory": (
+        lambda t: xzarr3.MemoryStore([1]), WrongType, "not a store: [1]", "a dict", "items",
+    ),
+    "nothing to store under a key": (
+        lambda t: memory().put("a", None), WrongType, "key 'a'", "erase()", "len()",
+    ),
+    "number to store under a key": (
+        lambda t: memory().put("a", 5), WrongType, "cannot store 5", "a list of bytes", "iterable",
+    ),
+    "number for a range of bytes": (
+        lambda t: memory().get("a", 5), xzarr3.InvalidRangeError, "not a byte range: 5", "(0, 10)", "len()",
+    ),
+    "number for attributes": (
+        lambda t: create().update_attributes(5), WrongType, "no attributes: (5,)", "a mapping", "iterable",
+    ),
+    "number for storage transformers": (
+        lambda t: create(storage_transformers=5), Document, "found 5", "its name or its JSON", "iterable",
+    ),
+    "bytes for a shape": (
+        lambda t: create(shape=b"x"), Document, "found b'x'", "integers of at least 0", "None",
+    ),
+    "slice for an axis": (
+        lambda t: create().append(np.zeros((1, 20)), axis=slice(1)), Selection, "slice(", "-2", "multiply",
+    ),
     "negative chunks": (
         lambda t: xzarr3.open_dataset(t.store, chunks={"time": -3}),
         Argument, "{'time': -3}", "accepted: positive lengths or sizes, or -1", "add up",

@@ -440,7 +440,11 @@ def _own(array: Any) -> Any:
 def _parsed(arrays: Mapping[Label, ReadableArray], samples: Iterable[Sample]) -> dict[Label, list[Selected]]:
     """The samples of each array."""
     found: dict[Label, list[Selected]] = {label: [] for label in arrays}
-    for number, sample in enumerate(samples):
+    try:
+        numbered = enumerate(samples)
+    except TypeError as error:
+        raise SelectionError(f"samples={samples!r}; accepted: a list of selections") from error
+    for number, sample in numbered:
         for label, array in arrays.items():
             selection = sample.get(cast("str", label), ()) if isinstance(sample, Mapping) else sample
             if isinstance(sample, Mapping) and label not in sample:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import EllipsisType, TracebackType
 from typing import Any, Literal, TypeAlias, cast, get_args
 
-from xzarr3.errors import ArgumentError, one_of
+from xzarr3.errors import ArgumentError, ArgumentTypeError, one_of
 from xzarr3.quantities import byte_count, positive
 
 Missing: TypeAlias = Literal["fill", "warn", "error"]
@@ -189,6 +189,8 @@ class Config(Mapping[str, Any]):
         ...     xzarr3.config["threads"]
         2
         """
+        if not isinstance(values, (Mapping, type(None))):
+            raise ArgumentTypeError(f"no options: {values!r}; accepted: a mapping of names to values")
         options = {**(values or {}), **named}
         for name in options:
             if name not in _values:

@@ -64,14 +64,14 @@ class Pool:
     """
 
     def __init__(self, number: int, name: str) -> None:
-        self._number, self._name, self._pid = number, name, -1
+        self.number, self._name, self._pid = number, name, -1
 
     def get(self) -> ThreadPoolExecutor:
         """The executor of this process."""
         if self._pid != os.getpid():
             from concurrent.futures import ThreadPoolExecutor  # Takes long to import.
 
-            self._executor = ThreadPoolExecutor(self._number, thread_name_prefix=self._name)
+            self._executor = ThreadPoolExecutor(self.number, thread_name_prefix=self._name)
             self._pid = os.getpid()
         return self._executor
 
@@ -229,7 +229,7 @@ def run_on_threads(
         with _ended(work, shares), _ended(work, shares):
             try:
                 with contextlib.suppress(RuntimeError):  # Without this help it takes longer.
-                    for _ in range(threads - 1):
+                    for _ in range(min(threads - 1, pool.number)):  # All that can begin.
                         _help(pool, lambda: work.run(worker), shares)
                 results.append(work.run(worker))
                 _wait(shares)  # No items are left: the workers end with what they have.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -87,7 +88,7 @@ def check_switches(optional: Iterable[str] = (), **given: object) -> None:
             raise ArgumentTypeError(f"{name}={value!r}; accepted: True, False{others}")
 
 
-def check_blocks(chunks: object) -> None:
+def check_blocks(chunks: Any) -> None:
     """Refuse negative lengths of the blocks of dask arrays; -1 is all of a dimension.
 
     Raises
@@ -95,8 +96,9 @@ def check_blocks(chunks: object) -> None:
     ValueError
         If ``chunks``, as dask and xarray take them, have a negative length.
     """
-    given = chunks.values() if isinstance(chunks, Mapping) else chunks
-    for along in given if isinstance(given, Iterable) and not isinstance(given, str) else (given,):
+    given = [*chunks.values()] if isinstance(chunks, Mapping) else chunks
+    given = given.tolist() if isinstance(given, np.ndarray) else given
+    for along in given if isinstance(given, (tuple, list)) else (given,):
         lengths, least = (along, 0) if isinstance(along, (tuple, list)) else ((along,), -1)
         for length in lengths:
             is_less = isinstance(length, (int, float, np.number)) and (length < least or -1 < length < 0)

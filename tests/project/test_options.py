@@ -13,7 +13,7 @@ from dask.utils import parse_bytes
 
 import xzarr3
 from xzarr3 import config, set_options
-from xzarr3.parallel import available_threads
+from xzarr3.parallel import available_threads, run_on_threads, waiters
 from xzarr3.quantities import byte_count
 from xzarr3.stores import in_flight
 
@@ -82,6 +82,13 @@ def test_threads_are_the_most_of_work_that_is_not_told() -> None:
     with config.set(threads=10**6):
         assert available_threads() < 10**6
         assert in_flight.at_once(64, 1) == 64
+
+
+def test_no_more_threads_help_than_there_are() -> None:
+    asked: list[int] = []
+    assert len(run_on_threads(lambda: asked.append(1), 10**5, waiters)) <= waiters.number + 1
+    assert len(asked) <= waiters.number + 1
+    assert xzarr3.copy(xzarr3.array([1, 2], chunks=1), {}, threads=2**70)[...].tolist() == [1, 2]
 
 
 def test_missing_is_that_of_what_is_opened_without(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ arrays' engines.
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -273,7 +274,7 @@ def append(array: Array, data: npt.ArrayLike, axis: int) -> None:
     array._check_writable()
     values = array._cast(data, array.metadata.data_type)
     try:
-        place = range(array.ndim)[axis]
+        place = range(array.ndim)[operator.index(axis)]
     except (IndexError, TypeError) as error:
         raise SelectionError(
             f"axis {axis!r} is out of bounds for array '{array.name}' of {array.ndim} dimensions; accepted: "

@@ -14,7 +14,7 @@ from dask.blockwise import BlockwiseDep
 from dask.utils import key_split
 
 from xzarr3.dask.slicing import all_blocks, trimmed
-from xzarr3.errors import ArgumentError, one_of
+from xzarr3.errors import ArgumentError, one_of, shorten
 from xzarr3.grid import Edges, Grid, Steps
 from xzarr3.quantities import check_blocks
 from xzarr3.readable import ReadableArray
@@ -92,9 +92,12 @@ def asked_blocks(array: ReadableArray, chunks: Any) -> Blocks:
         raise ArgumentError(
             f"chunks={chunks!r} has blocks of length 0; accepted: positive lengths"
         ) from error
-    except (ValueError, NotImplementedError) as error:  # dask cannot tell the size of objects
+    except (ValueError, TypeError, NotImplementedError) as error:  # dask cannot tell the size of objects
         if not isinstance(chunks, str):
-            raise
+            why = str(error).partition("\n")[0]
+            raise ArgumentError(
+                f"chunks={shorten(chunks)} do not fit an array of shape {array.shape}: {why}"
+            ) from error
         raise ArgumentError(
             f"chunks={chunks!r}; accepted: 'grouped', 'units', 'chunks', and, unless the dtype is object, "
             "'auto' or a size as '16 MiB'"

@@ -20,7 +20,7 @@ from xzarr3.arrays import Array
 from xzarr3.dask.array import in_blocks, read_block
 from xzarr3.dask.blocks import asked_blocks, check_dask, label
 from xzarr3.dask.expressions import are_default, read_as_expression
-from xzarr3.errors import short_traceback
+from xzarr3.errors import ArgumentTypeError, short_traceback
 from xzarr3.joined.array import JoinedArray
 from xzarr3.options import Missing, check_missing
 from xzarr3.readable import ReadableArray
@@ -105,6 +105,8 @@ def from_zarr(
     (((60, 40),), ((50, 50),))
     """
     check_dask()
+    if name is not None and not isinstance(name, str):
+        raise ArgumentTypeError(f"name={name!r}; accepted: a string or None")
     array: ReadableArray
     if isinstance(source, JoinedArray):
         array = source

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, SupportsIndex, cast
 
 import numpy as np
@@ -21,6 +21,8 @@ def as_lengths(value: SupportsIndex | Iterable[SupportsIndex]) -> tuple[int, ...
     TypeError
         If a value is not an integer.
     """
+    if isinstance(value, (str, bytes, Mapping)):  # Of bytes the items are integers.
+        raise TypeError(f"{value!r} is no length")
     given: Iterable[SupportsIndex] = value if isinstance(value, Iterable) else (value,)
     return tuple(int(operator.index(length)) for length in given)
 

@@ -6,7 +6,7 @@ it. Nothing is read from or written to a store here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -103,7 +103,7 @@ def array_metadata(
         codecs=codecs,
         attributes=documents.plain_attributes({} if attributes is None else attributes),
         dimension_names=names,
-        storage_transformers=tuple(map(_storage_transformer, storage_transformers or ())),
+        storage_transformers=_storage_transformers(storage_transformers),
         zarr_format=format.zarr_format,
     )
     # Encode and parse once: this finds, before anything is written, what the format cannot express.
@@ -223,6 +223,12 @@ def _order(order: str, ndim: int) -> tuple[ArrayArrayCodec, ...]:
     from xzarr3.codecs.transpose import TransposeCodec
 
     return (TransposeCodec(tuple(range(ndim))[::-1]),)
+
+
+def _storage_transformers(given: Iterable[Any] | None) -> tuple[StorageTransformer, ...]:
+    if given is not None and not isinstance(given, Iterable):
+        given = [given]
+    return tuple(map(_storage_transformer, given or ()))
 
 
 def _storage_transformer(value: StorageTransformer | Mapping[str, Any] | str) -> StorageTransformer:

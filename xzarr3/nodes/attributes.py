@@ -10,7 +10,7 @@ from copy import deepcopy
 from typing import Any
 
 from xzarr3.display.shown import Description, Shown
-from xzarr3.errors import short_traceback
+from xzarr3.errors import ArgumentTypeError, short_traceback, shorten
 
 
 class Attributes(Shown, MutableMapping[str, Any]):
@@ -74,7 +74,12 @@ class Attributes(Shown, MutableMapping[str, Any]):
     @short_traceback
     def update(self, *others: Any, **named: Any) -> None:
         """Set several attributes at once."""
-        values = dict(*others, **named)
+        try:
+            values = dict(*others, **named)
+        except (TypeError, ValueError) as error:
+            raise ArgumentTypeError(
+                f"no attributes: {shorten(others)}; accepted: a mapping of names to values, or pairs of these"
+            ) from error
         self._change(lambda stored: {**stored, **values})
 
     @short_traceback

@@ -6,14 +6,14 @@ class holds only what is its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from inspect import CO_VARKEYWORDS
 from typing import TYPE_CHECKING, Any, Final
 
 from xzarr3._types import Buffer, Found, Part
-from xzarr3.errors import InvalidKeyError, StoreCapabilityError
+from xzarr3.errors import ArgumentTypeError, InvalidKeyError, StoreCapabilityError, shorten
 from xzarr3.stores.keys import check_key, check_prefix
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.values import (
@@ -98,7 +98,9 @@ def _put(method: Method) -> Method:
     def put(store: Store, key: str, pieces: Sequence[Buffer] | None, *, if_version: object = ANY) -> bool:
         store.check_writable()
         check_key(key)
-        contents = None if pieces is None else [flat(piece, key) for piece in pieces]
+        contents = None if pieces is None else [flat(piece, key) for piece in _sequence(pieces, key)]
+        if contents is None and if_version is ANY:
+            raise ArgumentTypeError(f"nothing to store under key '{key}'; erase() erases without a version")
         with key_lock(store.identity, key):
             if if_version is not ANY:
                 if store.traits.conditional == "service":
@@ -109,6 +111,12 @@ def _put(method: Method) -> Method:
             return method(store, key, contents) is not False
 
     return put
+
+
+def _sequence(pieces: Iterable[Buffer], key: str) -> Iterable[Buffer]:
+    if isinstance(pieces, Iterable):
+        return pieces
+    raise ArgumentTypeError(f"cannot store {shorten(pieces)} under key '{key}'; accepted: a list of bytes")
 
 
 def _compared(

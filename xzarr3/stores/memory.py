@@ -61,6 +61,8 @@ class MemoryStore(Store):
     def __init__(self, values: MutableMapping[str, Any] | None = None, *, read_only: bool = False) -> None:
         super().__init__(read_only=read_only)
         self._values: MutableMapping[str, Any] = {} if values is None else values
+        if not isinstance(self._values, MutableMapping):
+            raise ArgumentTypeError(f"not a store: {shorten(values)}; accepted: a dict, of str to bytes")
         for key, value in list(self._values.items()):
             if not isinstance(key, str) or not isinstance(value, bytes | bytearray | memoryview):
                 raise ArgumentTypeError(

@@ -7,6 +7,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import Enum
+from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypeVar
 
@@ -204,9 +205,19 @@ def part_of(store: Store, key: str, byte_range: ByteRange) -> Buffer | None:
 
 
 def check_range(byte_range: ByteRange | None) -> None:
-    """Raise :class:`~xzarr3.errors.InvalidRangeError` if a length is negative."""
-    if byte_range is not None and byte_range[1] is not None and byte_range[1] < 0:
-        raise InvalidRangeError(f"length {byte_range[1]} of a byte range; accepted: None, 0 or more bytes")
+    """Raise :class:`~xzarr3.errors.InvalidRangeError` if it is no byte range, or a length is negative."""
+    if byte_range is None:
+        return
+    try:
+        start, length = byte_range
+        index(start)
+        is_negative = length is not None and index(length) < 0
+    except (TypeError, ValueError) as error:
+        raise InvalidRangeError(
+            f"not a byte range: {shorten(byte_range)}; accepted: a start and a length, as in (0, 10)"
+        ) from error
+    if is_negative:
+        raise InvalidRangeError(f"length {length} of a byte range; accepted: None, 0 or more bytes")
 
 
 def cut(value: Buffer, byte_range: ByteRange) -> Buffer:

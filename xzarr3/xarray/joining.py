@@ -20,12 +20,14 @@ from xzarr3.groups import Group
 from xzarr3.joined.array import JoinedArray, joined
 from xzarr3.joined.document import DEEPEST, Place, Recipe, is_document, read, recipe_of
 from xzarr3.joined.group import JoinedGroup
+from xzarr3.nodes.node import normal_path
 from xzarr3.options import Missing
 from xzarr3.parallel import parallel_map
 from xzarr3.readable import ReadableArray
 from xzarr3.stores import StoreLike, open_store
 from xzarr3.xarray.alike import alike
 from xzarr3.xarray.combining import AT_ONCE, Values, join_groups, members_of
+from xzarr3.xarray.variables import names_of
 
 Joinable: TypeAlias = "StoreLike | Array | Group | JoinedArray | JoinedGroup"
 Joined: TypeAlias = JoinedArray | JoinedGroup
@@ -217,9 +219,8 @@ def join(
     given = [*sources]
     if not given:
         raise ArgumentError("no sources to join; give at least one")
-    dropped = options.get("drop_variables", ())
-    options["drop_variables"] = sorted([dropped] if isinstance(dropped, str) else dropped)
-    nodes = opened(given, path, storage_options, options.pop("missing", None))
+    options["drop_variables"] = sorted(names_of(options.get("drop_variables")))
+    nodes = opened(given, normal_path(path), storage_options, options.pop("missing", None))
     arrays = [node for node in nodes if isinstance(node, ReadableArray)]
     if arrays and len(arrays) < len(nodes):
         group = next(node for node in nodes if not isinstance(node, ReadableArray))

@@ -19,6 +19,7 @@ from xzarr3.stores import open_store
 from xzarr3.xarray.backend import open_dataset
 from xzarr3.xarray.combining import by_coords
 from xzarr3.xarray.joining import join, opened
+from xzarr3.xarray.variables import names_of
 
 
 @short_traceback
@@ -80,7 +81,7 @@ def open_mfdataset(
             f"combine={combine!r} with concat_dim={concat_dim!r}; accepted: combine='by_coords' without "
             "concat_dim, or 'nested' with it"
         )
-    dropped = [drop_variables] if isinstance(drop_variables, str) else sorted(drop_variables)
+    dropped = sorted(names_of(drop_variables))
     wanted: dict[str, Any] = {"drop_variables": dropped, "missing": missing, "check_labels": check_labels}
     opening: dict[str, Any] = {"missing": missing, "use_consolidated": options.pop("consolidated", None)}
     found = _expanded(paths, storage_options)

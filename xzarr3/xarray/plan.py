@@ -24,6 +24,7 @@ from xzarr3.conventions.nonfinite_attributes import finite_attributes, finite_ma
 from xzarr3.dask.done import WrittenArray
 from xzarr3.dtypes import VariableLengthUTF8, ZDType, parse_dtype
 from xzarr3.errors import (
+    FOREIGN_ERRORS,
     ArgumentError,
     ArgumentTypeError,
     DataTypeValidationError,
@@ -255,7 +256,7 @@ def naming(name: Hashable, variable: Variable) -> Iterator[None]:
     """Context manager that adds a note with the variable to errors."""
     try:
         yield
-    except (ValueError, TypeError, NotImplementedError) as error:
+    except (*FOREIGN_ERRORS, NotImplementedError) as error:
         told = _in_context(error, name, variable)
         told.add_note(f"raised for variable {name!r} of dtype {variable.dtype}")
         if told is error:

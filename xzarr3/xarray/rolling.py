@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from pandas.errors import InvalidIndexError
 from xarray import Dataset
 
 from xzarr3.commit.recover import finish_interrupted
@@ -100,6 +101,8 @@ def drop(
     '2021-01-01'
     """
     check_asked(progress)
+    if not isinstance(indexers, (Mapping, type(None))):
+        raise ArgumentTypeError(f"indexers={indexers!r}; accepted: a mapping of a dimension to a slice")
     given = {**(indexers or {}), **indexers_kwargs}
     if len(given) != 1:
         raise ArgumentError(
@@ -146,7 +149,7 @@ def _first(dataset: Dataset, dim: str, labels: slice, group: Group, is_finished:
         return min(int(labels.stop), dataset.sizes[dim])
     try:
         found = index.slice_indexer(None, labels.stop)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AssertionError, KeyError, TypeError, ValueError, InvalidIndexError) as error:
         raise ArgumentError(
             f"{dim}={labels!r} does not select along the coordinate {dim!r} of '/{group.path}' in "
             f"{group.store}: {error}; give a label of its kind, and for unsorted labels one that is there"

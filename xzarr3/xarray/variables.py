@@ -82,9 +82,9 @@ class OpenOptions:
             raise ArgumentError(f"mode={self.mode!r} cannot open a dataset; accepted: 'r', 'r+'")
         optional = {name: getattr(self, name) for name in ("consolidated", "use_zarr_fill_value_as_mask")}
         check_switches(optional, group_chunks=self.group_chunks, nullable=self.nullable, **optional)
-        self.drop_variables = _names(self.drop_variables or ())
+        self.drop_variables = names_of(self.drop_variables)
         if self.keep_variables is not None:
-            self.keep_variables = _names(self.keep_variables)
+            self.keep_variables = names_of(self.keep_variables)
 
     @property
     def decoders(self) -> dict[str, Any]:
@@ -228,9 +228,11 @@ def bounds_of(variable: Variable) -> str:
     return bounds if isinstance(bounds, str) and are_times(variable.attrs) else ""
 
 
-def _names(names: str | Iterable[str]) -> list[str]:
-    """Each name once."""
-    found = [names] if isinstance(names, str) or not isinstance(names, Iterable) else [*names]
+def names_of(names: str | Iterable[str] | None) -> list[str]:
+    """Names of variables that a user gives, each once; none for None."""
+    names = () if names is None else names
+    is_one = isinstance(names, str) or not hasattr(names, "__iter__") or getattr(names, "shape", None) == ()
+    found: list[Any] = [names] if is_one else [*names]
     if not all(isinstance(name, str) for name in found):
         raise ArgumentTypeError(f"{names!r} names no variables; accepted: a name, or a list of names")
     return [*dict.fromkeys(found)]

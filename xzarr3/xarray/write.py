@@ -19,7 +19,15 @@ from xarray import DataArray, Dataset, DataTree
 from xzarr3.commit.recover import finish_interrupted
 from xzarr3.commit.replace import check_resumable
 from xzarr3.dask.bars import check_shown
-from xzarr3.errors import ArgumentError, StoreOptionError, listed, one_of, short_traceback, some
+from xzarr3.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    StoreOptionError,
+    listed,
+    one_of,
+    short_traceback,
+    some,
+)
 from xzarr3.formats import ZarrFormat, parse_format
 from xzarr3.groups import Group
 from xzarr3.nodes.node import locate_node, normal_path
@@ -271,6 +279,12 @@ def _message(data: Dataset | DataArray | DataTree, asked: WriteOptions, path: st
 
 def _check(asked: WriteOptions, compute: bool) -> None:
     """Refuse options that do not go together, or are unknown."""
+    if not isinstance(asked.encoding, Mapping):
+        raise ArgumentTypeError(
+            f"encoding={asked.encoding!r}; accepted: for each variable, a mapping of settings"
+        )
+    if not isinstance(asked.append_dim, Hashable):
+        raise ArgumentError(f"no dimension {asked.append_dim!r}; accepted: the name of an existing one")
     if asked.resume and (asked.mode not in ("w-", "w") or not compute):
         raise ArgumentError(
             "resume=True goes with mode='w-' or mode='w' and compute=True: a region or an append that was "
