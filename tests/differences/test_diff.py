@@ -172,6 +172,46 @@ def test_values_against_numpy(seed: int) -> None:
         assert difference.largest == 1
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_arrays_of_which_little_is_stored(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With tiles of a few elements; those without stored units are not read where fill values are equal."""
+    for name, value in {"_BATCH": 1, "_SMALLEST": 16, "_LARGEST": 64, "_AT_ONCE": 64}.items():
+        monkeypatch.setattr(f"xzarr3.differences.values.{name}", value)
+    random = np.random.default_rng(seed)
+    fills = (0.0, [0.0, 0.0, 1.0, np.nan][seed % 4])
+    arrays = []
+    for fill in fills:
+        shape = tuple(random.integers(20, 26, 2).tolist())
+        chunks: Any = random.integers(1, 6, 2).tolist() if seed % 3 else ([1, 2, 30], 3)
+        shards = None if seed % 5 else [2 * n for n in chunks]
+        array = xzarr3.create_array(
+            MemoryStore(), shape=shape, chunks=chunks, shards=shards if seed % 3 else None, dtype="f8",
+            fill_value=fill, write_empty_chunks=bool(seed % 2),
+        )  # fmt: skip
+        for at in random.integers(0, 20, (3, 2)):
+            array[tuple(at)] = random.integers(0, 2)
+        arrays.append(array)
+    a, b = arrays
+    shape = tuple(map(min, a.shape, b.shape))
+    one, other = (each[tuple(map(slice, shape))] for each in arrays)
+    found = xzarr3.diff(a.store, b.store, first=1000)
+    wrong = ~((one == other) | (np.isnan(one) & np.isnan(other)))
+    assert found.compared == one.size
+    assert sum(each.count for each in found.values) == wrong.sum()
+    assert [each.at for value in found.values for each in value.first] == [*map(tuple, np.argwhere(wrong))][
+        :1000
+    ]
+
+
+def test_chunks_that_neither_has_cost_nothing() -> None:
+    a, b = (xzarr3.create_array(MemoryStore(), shape=10**12, chunks=10**4, dtype="i1") for _ in "ab")
+    a[5] = b[10**11] = 1
+    with xzarr3.trace() as trace:
+        found = xzarr3.diff(a.store, b.store, selection=slice(0, 10**9))
+    assert (found.compared, found.values[0].first) == (10**9, (((5,), 1, 0),))
+    assert trace.total["requests"] < 5000
+
+
 SAME: list[tuple[Any, Any, list[bool]]] = [
     (np.array([1.0, np.nan, -0.0, np.inf]), np.array([1, np.nan, 0, -np.inf], "f4"), [True] * 3 + [False]),
     (np.array([2**63 - 1]), np.array([2**63 - 1], "u8"), [True]),

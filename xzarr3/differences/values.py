@@ -14,7 +14,7 @@ import numpy as np
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
-from xzarr3.copying.tiles import Tiles, tiles_for
+from xzarr3.copying.tiles import Coords, Tiles, tiles_for
 from xzarr3.differences.report import Element, ValueDifference
 from xzarr3.errors import ChunkError
 from xzarr3.grid import RegularGrid
@@ -74,12 +74,16 @@ def compare_values(
     held = 2 * tiles.elements * _itemsize(a, b) + 2 * max(each.metadata.chain.chunk_nbytes for each in (a, b))
     most = asked_threads(threads) or max(available_threads(), a.store.concurrency, b.store.concurrency)
     most = max(1, min(most, memory // max(held, 1)))
-    total = Found()
-    parts = _tiles(chosen, tiles)
+    total, read = Found(), 0
+    parts = _tiles(chosen, tiles, _with_stored_units(a, b, tiles))
     while batch := list(itertools.islice(parts, _BATCH)):
         for found in parallel_map(lambda tile: _compare_tile(a, b, tile, first), batch, most):
             total = _added(total, found, first)
-        advance(sum(math.prod(part.count for part in tile) for tile in batch))
+        size = sum(math.prod(part.count for part in tile) for tile in batch)
+        read += size
+        advance(size)
+    advance(number - read)
+    total = replace(total, compared=total.compared + number - read)
     difference = None
     if total.count:
         difference = ValueDifference(path, total.count, total.compared, total.first, total.largest)
@@ -124,13 +128,33 @@ def tiles_of(a: Array, b: Array, most: int = _LARGEST) -> Tiles:
     return tiles.at_least(min(_SMALLEST, most) // 2 // itemsize)
 
 
-def _tiles(chosen: Sequence[DimSelection], tiles: Tiles) -> Iterator[tuple[DimSelection, ...]]:
-    """The chosen elements of each tile that has any."""
+def _with_stored_units(a: Array, b: Array, tiles: Tiles) -> set[Coords] | None:
+    """The tiles in which an array has stored units; others hold equal fill values. None for all tiles."""
+    one, other = a.metadata, b.metadata
+    lists = all(each.store.listable and each.missing == "fill" for each in (a, b))
+    if math.prod(tiles.counts) <= _BATCH or not lists or one.data_type != other.data_type:
+        return None
+    if one.data_type.bits(one.fill_value) != other.data_type.bits(other.fill_value):
+        return None
+    found = set[Coords]()
+    for each in (a, b):
+        for at in each.stored_units():
+            region = zip(each.unit_grid.region(at, each.shape), tiles.shape, strict=True)
+            found.update(tiles.over([slice(part.start, min(part.stop, size)) for part, size in region]))
+    return found
+
+
+def _tiles(
+    chosen: Sequence[DimSelection], tiles: Tiles, wanted: set[Coords] | None = None
+) -> Iterator[tuple[DimSelection, ...]]:
+    """The chosen elements of each wanted tile that has any."""
     bounds = [
         slice(part.start, part.start + (part.count - 1) * part.step + 1 if part.count else part.start)
         for part in chosen
     ]
     for coords in tiles.over(bounds):
+        if wanted is not None and coords not in wanted:
+            continue
         parts = tuple(map(_within, chosen, tiles.region(coords)))
         if all(part.count for part in parts):
             yield parts
