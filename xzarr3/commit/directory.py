@@ -265,7 +265,8 @@ def swap_units(
     """
     with _moving(store):
         left = [unit for unit in swap.come if _is_there(store, f"{top}{NEW}/{unit}")]
-        if again and any(_is_aside(store, top, each) for each in left) and _has_document(store, swap.path):
+        came = (_is_there(store, each) and _is_aside(store, top, each) for each in left)
+        if again and any(came) and _has_document(store, swap.path):
             return False
         away = [unit for stage in swap.away for unit in stage]
         for unit in away if left else ():  # if nothing is left to come, others may have changed the new node
