@@ -417,9 +417,9 @@ class Array(ReadableArray, Node):
             self._check_to_write()
             self._write(selection, values, fields, threads)
         else:
-            if self._known.version is None:
-                self._check_current()
-            self._write(selection, values, fields, threads, partial(freshness.confirm, self))
+            confirm = partial(freshness.confirm, self)
+            (self._check_current if self._known.version is None else confirm)()
+            self._write(selection, values, fields, threads, confirm)
 
     def _write(
         self,

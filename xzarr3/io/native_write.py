@@ -195,7 +195,10 @@ class NativeWrite:
         """The directory of the units, open, and its device; None if there is none and none is needed."""
         key = f"{self._engine.key_prefix}0"
         found = self._store.handle(key, make=False)
-        return self._store.handle(key, make=True) if found is None and self._is_stored(coords) else found
+        if found is not None or not self._is_stored(coords):
+            return found
+        self._confirm()
+        return self._store.handle(key, make=True)
 
     def _is_stored(self, coords: Numbers) -> bool:
         """Whether one of these units is not empty, so that the directory is needed."""
