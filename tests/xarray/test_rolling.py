@@ -293,6 +293,28 @@ def test_a_region_that_was_found_before_is_not_written_after(
     xr.testing.assert_identical(read(store), rest(way, 12))
 
 
+@pytest.mark.parametrize("kind", ["memory", "directory"])
+def test_an_append_that_was_planned_before_is_not_stored_after(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another writer drops as much as it appends, the same labels, so that the shapes are what they were."""
+    store = store_of(kind, tmp_path)
+    archive("drop", store, 12)
+    more = first(12).assign_coords(time=xr.date_range("2023-01-01", periods=12, freq="MS"))
+    commits = write.commits
+
+    def rolled(plans: Any) -> Any:
+        monkeypatch.undo()
+        roll("drop", store, 12)
+        to_zarr(more, store, append_dim="time")
+        return commits(plans)
+
+    monkeypatch.setattr(write, "commits", rolled)
+    with pytest.raises(ConflictError, match="repeat the call"):
+        to_zarr(more, store, append_dim="time")
+    xr.testing.assert_identical(read(store), xr.concat([rest("drop", 12), more], "time", data_vars="minimal"))
+
+
 @pytest.mark.parametrize("zarr_format", [3, slow(2), slow("3-draft")])
 @pytest.mark.parametrize("is_native", [True, False])
 @pytest.mark.parametrize("selection", [np.s_[12:24], np.s_[14:17, 1:2], np.s_[:]], ids=str)

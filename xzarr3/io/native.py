@@ -154,12 +154,12 @@ def report() -> str:
     if isinstance(found, str):
         return found
     faults = {
-        what or known.kind: _fault(number, encodes=encodes)
+        what or known.kind: fault
         for number, known in enumerate(_CODECS)
         for what, encodes in ((known.decoder, False), (known.encoder, True))
-        if what is not None
+        if what is not None and (fault := _fault(number, encodes=encodes))
     }
-    return "in use" + "".join(f"; without {what}: {fault}" for what, fault in faults.items() if fault)
+    return "in use" + "".join(f"; without {what}: {fault}" for what, fault in faults.items())
 
 
 # Codecs

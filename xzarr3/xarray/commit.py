@@ -230,8 +230,10 @@ class Commit:
         append = self._append
         append.begin(self.store.traits.conflict_deadline)
         for change in self.plan.changes:
-            if change.array.path in append.lengths:
-                check_unchanged(change.array, at_first(change.array, append.lengths[change.array.path]))
+            length = append.lengths.get(change.array.path)
+            if length is not None:
+                found = at_first(change.array, length)
+                check_unchanged(change.array, found, documents.replaced_at(length.document))
         for change, target in self._growing:
             length = append.lengths[target.path]
             target.write_empty_chunks = target.write_empty_chunks or length.keeps_empty
@@ -336,9 +338,13 @@ class Commit:
         return Group(store, self.path, now, format=self.format, use_consolidated=False)
 
 
-def check_unchanged(array: Array, found: ArrayMetadata) -> None:
-    """Raise if another writer has changed the shape or the attributes since a write was planned."""
-    if _decisive(found) != _decisive(array.metadata):
+def check_unchanged(array: Array, found: ArrayMetadata, replaced_at: float | None = None) -> None:
+    """Raise if another writer has changed the shape or the attributes since a write was planned.
+
+    ``replaced_at`` is when the array was last replaced, as its document says.
+    """
+    is_another = replaced_at is not None and replaced_at > array._opened_at
+    if is_another or _decisive(found) != _decisive(array.metadata):
         raise ConflictError(
             f"array '{array.name}' of {array.store} has shape {found.shape} now, and had {array.shape} when "
             "this write was planned, or other attributes: another writer appended to it, or changed it; "

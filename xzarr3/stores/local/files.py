@@ -56,9 +56,10 @@ def version_of(info: os.stat_result) -> object:
 
 def state_of(path: str) -> object | None:
     """Identifies the state of a file; None if it is missing or inaccessible: reading it will tell which."""
-    with contextlib.suppress(OSError):
+    try:
         return version_of(os.stat(path))
-    return None
+    except OSError:
+        return None
 
 
 class FileValue(Value):
