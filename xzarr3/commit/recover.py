@@ -44,6 +44,9 @@ from xzarr3.stores.local.files import discard, lock_of, staging_folders
 from xzarr3.stores.local.names import STAGED
 from xzarr3.stores.open import locate, was_made
 
+_SWAP_SECONDS, _PAUSE = 1.0, 0.005
+"""How long to wait for a swap of a living writer, which renames a few names, and how often to look."""
+
 
 @short_traceback
 def recover(store: StoreLike, *, storage_options: Mapping[str, Any] | None = None) -> list[str]:
@@ -194,7 +197,7 @@ def format_swapped(store: Store) -> Format | None:
 
 
 def settle(store: Store, path: str) -> bool:
-    """Finish the swap of an ended writer at a path or above it, in a directory.
+    """Finish the swap of an ended writer at a path or above it, in a directory, or wait for a living one.
 
     Called when a node was not found there, whether it is opened read only or not.
 
@@ -215,6 +218,10 @@ def settle(store: Store, path: str) -> bool:
     for key in keys_above(store, path):
         found = Holder.parse(store.get(key))
         done = done or found.state == SWAPPING
+        end = time.monotonic() + _SWAP_SECONDS
+        while found.state == SWAPPING and found.is_dead is False and time.monotonic() < end:
+            time.sleep(_PAUSE)  # Its writer is at work, and soon done.
+            found = Holder.parse(store.get(key))
         if found.state == SWAPPING and found.is_dead:
             writable = LocalStore(local.root, **{**local._options(), "read_only": False})
             try:
