@@ -156,11 +156,11 @@ def look(array: Array, *, to_write: bool = False) -> seen.Seen:
 
 def _check_seen(array: Array, metadata: NodeMetadata) -> None:
     found = same(array, metadata)
-    _check_place(array, seen.replaced_at(array.store, array._key))
-    array._check_shape(found)
     how = recoded(found, array.metadata) if array._is_decoded else None
     if how is not None:
         raise _decoded_otherwise(array, how)
+    _check_place(array, seen.replaced_at(array.store, array._key))
+    array._check_shape(found)
 
 
 def check_to_write(array: Array) -> None:
@@ -189,9 +189,9 @@ def check_current(array: Array, version: object | None = None) -> None:
     opened, known.held = known.held, None
     if held is None or opened is None or repr(held) != repr(opened):  # repr tells 0.0 from -0.0
         found = _same_as(array, held)
-        _check_place(array, known.replaced_at)
-        array._check_shape(found)
         known.recoded = recoded(found, array.metadata)
+        _check_known(array)
+        array._check_shape(found)
     known.version, known.coding_version = version, coding_version
     _check_known(array)
 
@@ -209,7 +209,7 @@ def confirm(array: Array) -> None:
     if known.version is None:
         return
     version = array.store.versions([array._key])[0]
-    if version is None:
+    if version is None and array.store.get(array._key) is None:  # Else it could not be looked at just now.
         raise _vanished(array)
     if version == known.version:
         _check_known(array)
