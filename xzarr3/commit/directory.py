@@ -6,7 +6,8 @@ under way, and the list of units beside the new values says what is left to do. 
 first and come last, so no reader sees the node with arrays of another version.
 
 The names alone tell how far a swap got, so another process can finish it by doing the same again: a unit that
-is still staged has not come yet, and whatever is at its place leaves.
+is still staged has not come yet, and whatever is at its place leaves. A swap for which the old node must not
+have changed looks at it where it lies aside, and puts it back if it has.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ borders of a regular grid, the elements are decoded and encoded again, a new uni
 The place, and the lengths of the arrays, are leased before the first unit is taken over. Before the old node
 leaves, the units that it stores are compared with those that were taken over. So values which another writer
 has set meanwhile are not lost where the store tells versions without requests; elsewhere only units that came
-or went are noticed.
+or went are noticed. A directory compares once more after the old node has left, when no writer reaches it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Checks whether an open array is still the stored one, and whether its values have changed.
 
 Readers and writers check that the stored document is the one with which the array was opened, or describes
-the same array: :func:`read_steadily`, :func:`check_current` and :func:`check_to_write`. Dask names tasks by
-:func:`token`, which changes with the documents and with what this process writes. What this process has seen
-and changed is kept in :mod:`xzarr3.nodes.seen`.
+the same array: :func:`read_steadily`, :func:`check_current` and :func:`check_to_write`. A write looks again
+before it stores a unit, :func:`confirm`, and a copy once it has read all, :func:`check_read`. Dask names
+tasks by :func:`token`, which changes with the documents and with what this process writes. What this process
+has seen and changed is kept in :mod:`xzarr3.nodes.seen`.
 """
 
 from __future__ import annotations
