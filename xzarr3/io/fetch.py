@@ -269,23 +269,40 @@ def parts_of(chain: CodecChain, addressing: Slices, inner: Inner, price: Price) 
     return None if is_whole else found
 
 
-def _boxes(inner: Inner, strides: tuple[int, ...], itemsize: int, price: Price) -> list[Row]:
-    """The rows of a part that slices select: one, or one for each index of the first dimensions."""
+def divided(
+    inner: tuple[slice, ...], strides: tuple[int, ...], itemsize: int, price: Price
+) -> tuple[tuple[int, ...], tuple[int, ...], int, int]:
+    """How a part that slices select is divided: one range of bytes for each index of the first dimensions.
+
+    Returns
+    -------
+    tuple
+        The shape of the part, the bytes between its elements along each dimension, the bytes of a range, and
+        the number of the first dimensions; 0 if there is one range.
+    """
     shape = tuple(len(range(chosen.start, chosen.stop, chosen.step)) for chosen in inner)
     steps = tuple(chosen.step * stride for chosen, stride in zip(inner, strides, strict=True))
-    starts = [sum(chosen.start * stride for chosen, stride in zip(inner, strides, strict=True))]
     length = sum((n - 1) * step for n, step in zip(shape, steps, strict=True)) + itemsize
-    split = 0
+    split, number = 0, 1
     for n, step in zip(shape, steps, strict=True):
-        each, number = length - (n - 1) * step, n * len(starts)
-        too_much = step > each and price.splits(length * len(starts), each * number, number)
+        each = length - (n - 1) * step
+        too_much = step > each and price.splits(length * number, each * n * number, n * number)
         if n > 1 and n * (each + price.request) >= length and not too_much:
             break
-        length, split = each, split + 1
-        starts = [start + at * step for start in starts for at in range(n)]
-    if len(starts) == 1:
-        return [_row((starts[0], length, (), inner, ..., Layout(shape, steps, None)))]
+        length, split, number = each, split + 1, n * number
+    return shape, steps, length, split if number > 1 else 0
+
+
+def _boxes(inner: Inner, strides: tuple[int, ...], itemsize: int, price: Price) -> list[Row]:
+    """The rows of a part that slices select."""
+    shape, steps, length, split = divided(cast("tuple[slice, ...]", inner), strides, itemsize, price)
+    first = sum(chosen.start * stride for chosen, stride in zip(inner, strides, strict=True))
+    if not split:
+        return [_row((first, length, (), inner, ..., Layout(shape, steps, None)))]
     layout = Layout((1,) * split + shape[split:], steps, None)
+    starts = [first]
+    for n, step in zip(shape[:split], steps, strict=False):
+        starts = [start + at * step for start in starts for at in range(n)]
     places = itertools.product(*([slice(at, at + 1) for at in range(n)] for n in shape[:split]))
     return [_row((start, length, (), inner, at, layout)) for start, at in zip(starts, places, strict=True)]
 

@@ -17,7 +17,7 @@ from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import EMPTY, Shard
 from xzarr3.io import native, rows
-from xzarr3.io.fetch import AHEAD, Row, Table
+from xzarr3.io.fetch import AHEAD, Row, divided
 from xzarr3.io.native import ABSENT, LEFT, Call, Layout, Left, Numbers
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.selection import Points
@@ -187,16 +187,14 @@ def does(engine: Engine, plan: ReadPlan) -> bool:
 
 def _has_many_ranges(plan: ReadPlan) -> bool:
     """Whether a part of few uncompressed chunks lies in many places, each of which is read by itself."""
-    most = math.prod(plan.buffer_shape)  # An element is a range at most, and neighbours in a row are one.
-    if not isinstance(plan.selection, Points) and plan.selection and plan.selection[-1].step == 1:
-        most = math.prod(plan.buffer_shape[:-1]) * len(plan.parts[-1])
-    if most < MANY or not plan.chain_of(plan.grid.largest).is_plain:
+    if isinstance(plan.selection, Points) or math.prod(plan.buffer_shape) < MANY:
         return False
-    if not isinstance(plan.selection, Points) and False not in [along[0].whole for along in plan.parts]:
+    chain, first = plan.chain_of(plan.grid.largest), [along[0] for along in plan.parts]
+    inner = tuple(each.inner for each in first)
+    if not chain.is_plain or all(each.whole for each in first) or not all(type(at) is slice for at in inner):
         return False
-    chain, units = next(plan.batches())
-    unit = next(iter(units))
-    return plan.chunks * len(Table(plan, chain).requests(unit.inner) or ()) >= MANY
+    shape, *_, split = divided(inner, chain.strides, chain.spec.dtype.itemsize, plan.price)
+    return plan.chunks * math.prod(shape[:split]) >= MANY
 
 
 def _edges(unit: Numbers, offset: Numbers, length: Numbers, gap: int) -> Numbers:
