@@ -19,6 +19,8 @@ from _waiting import Count, WaitingStore
 
 import xzarr3
 from xzarr3 import ArgumentError, MemoryStore, MetadataError
+from xzarr3.xarray import alike, exact
+from xzarr3.xarray.alike import Retimed
 
 
 def day(at: int, **changes: Any) -> xr.Dataset:
@@ -194,6 +196,38 @@ def test_times_that_are_all_missing_in_one_store(dtype: str) -> None:
     found = xzarr3.open_mfdataset(stores, concat_dim="t", chunks=None)["v"]
     assert [str(value)[:10] for value in found.values[:2]] == ["2000-01-02", "2000-01-03"]
     assert found.isnull().values.tolist() == [False, False, True, True]
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int16", "uint32"])
+@pytest.mark.parametrize(
+    "units", ["hours since 1850-01-01", "day since 2001-1-1 12:00", "milliseconds since 2020-02-28"]
+)
+@pytest.mark.parametrize("calendar", ["standard", "proleptic_gregorian", "noleap"])
+def test_whole_times_get_other_units_as_xarray_decodes_and_encodes_them(
+    monkeypatch: pytest.MonkeyPatch, units: str, calendar: str, dtype: str
+) -> None:
+    values = np.array([[0, 1, 1000], [7, 30_000, 2]], dtype)
+    target = {
+        "units": f"microseconds since {'1850' if 'hours' in units else '2000'}-01-01",
+        "calendar": calendar,
+    }
+    change = Retimed("time", "a store", {"units": units, "calendar": calendar}, target, "int64")
+    found = change(values)
+    monkeypatch.setattr(Retimed, "_counted", lambda *_: None)
+    np.testing.assert_array_equal(found, change(values))
+    assert found.dtype == "int64"
+
+
+def test_the_dates_of_many_stores_are_decoded_once_for_each_of_their_units(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stores, decoded = stores_of([day(at) for at in range(9)]), list[Any]()
+    monkeypatch.setattr(
+        alike, "decoded_by", lambda *args, **_: decoded.append(args) or exact.decoded_by(*args)
+    )
+    alike._clock.cache_clear()
+    xzarr3.open_mfdataset(stores)
+    assert len(decoded) == len({str(args[0]["units"]) for args in decoded}) == 9
 
 
 def cftime_day(at: int, calendar: str) -> xr.Dataset:
