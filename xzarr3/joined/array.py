@@ -8,8 +8,7 @@ their source.
 from __future__ import annotations
 
 import itertools
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -19,18 +18,18 @@ import numpy as np
 
 from xzarr3._types import AnyArray
 from xzarr3.display.report import Page
-from xzarr3.display.shown import Description, Shown
+from xzarr3.display.shown import Description
 from xzarr3.display.units import counted, size
 from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.errors import ArgumentError
-from xzarr3.formats import V3, Format
+from xzarr3.formats import V3
 from xzarr3.grid import Edges, Grid, RectilinearGrid, RegularGrid, Steps
 from xzarr3.grid.along import Run, merged_runs
 from xzarr3.io.fetch import Price
 from xzarr3.io.plan import ReadPlan
-from xzarr3.io.selection import DimChoice, Fields, Points
-from xzarr3.joined.document import Recipe, save
-from xzarr3.joined.split import Joint, Piece
+from xzarr3.io.selection import Fields
+from xzarr3.joined.document import Joined
+from xzarr3.joined.split import Joint, Piece, Selected
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.names import absent_name
 from xzarr3.parallel import parallel_map
@@ -68,7 +67,7 @@ class Source:
         return self.array.dtype if self.dtype is None else self.dtype
 
 
-class JoinedArray(ReadableArray, Shown):
+class JoinedArray(Joined, ReadableArray):
     """Several arrays as one, which is read as an :class:`Array` is.
 
     :func:`xzarr3.concat` and :func:`xzarr3.stack` make it. It holds no data, reads only what a selection
@@ -97,11 +96,7 @@ class JoinedArray(ReadableArray, Shown):
     (<xzarr3.JoinedArray of 2 arrays along dimension 0 shape=(4, 3) dtype=int16>, array([1, 2], dtype=int16))
     """
 
-    format: Format = V3
-    _is_joined = True
-    """No function takes it for the store of its first array."""
-    recipe: Recipe | None = None
-    """What was joined, for :meth:`to_json`."""
+    metadata: ArrayMetadata
 
     def __init__(
         self,
@@ -131,11 +126,6 @@ class JoinedArray(ReadableArray, Shown):
     def place(self) -> str:
         """The first place and how many there are, for errors and descriptions."""
         return f"{counted(len(self.sources), 'array')} from {self.sources[0].array.place} on"
-
-    @property
-    def attrs(self) -> Mapping[str, Any]:
-        """The attributes of the first array, without those that no longer hold for converted values."""
-        return MappingProxyType(dict(self.metadata.attributes))
 
     @property
     def unit_grid(self) -> Grid:
@@ -212,12 +202,6 @@ class JoinedArray(ReadableArray, Shown):
         joint = self.joint.axis, tuple(self.joint.bounds), self.joint.is_new
         return "xzarr3.JoinedArray", joint, repr(self.dtype), sources
 
-    def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Save what was joined as a JSON document; see :meth:`xzarr3.JoinedGroup.to_json`."""
-        if self.recipe is None:
-            raise ArgumentError("only what xzarr3.concat() and xzarr3.stack() returned can be saved")
-        save(self.recipe, path)
-
     # Reading
 
     def _read_into(self, result: AnyArray, plan: ReadPlan, threads: int | None, *, is_own: bool) -> None:
@@ -245,17 +229,14 @@ class JoinedArray(ReadableArray, Shown):
             values = np.expand_dims(values, piece.repeated)
         result[piece.place or ...] = values
 
-    def plan_selected(self, selection: tuple[DimChoice, ...] | Points) -> ReadPlan:
+    def plan_selected(self, selection: Selected) -> ReadPlan:
         """The plan of a read of a selection, by the stored units of the whole."""
         meta = self.metadata
         price = Price.of(self.store, meta.chain)
         return ReadPlan(selection, meta.shape, self.unit_grid, meta.chain_of, price)
 
     def explain_selected(
-        self,
-        selection: tuple[DimChoice, ...] | Points,
-        fields: Fields | None = None,
-        threads: int | None = None,
+        self, selection: Selected, fields: Fields | None = None, threads: int | None = None
     ) -> JoinedExplanation:
         """Tell what a read of a selection that has been worked out fetches; see :meth:`explain`."""
         from xzarr3.joined.report import explain
@@ -291,78 +272,53 @@ def joined(
         If lengths along another dimension differ, or no data type holds the values of all exactly.
     """
     first = sources[0].array
-    shapes = [
-        (*each.array.shape[:axis], 1, *each.array.shape[axis:]) if is_new else each.array.shape
-        for each in sources
-    ]
-    for source, shape in zip(sources, shapes, strict=True):
-        if len(shape) != len(shapes[0]) or any(
-            a != b for at, (a, b) in enumerate(zip(shape, shapes[0], strict=True)) if at != axis
-        ):
+    end = axis if is_new else axis + 1
+    before, after = first.shape[:axis], first.shape[end:]
+    for array in [each.array for each in sources]:
+        if (array.shape[:axis], array.shape[end:]) != (before, after):
             raise ArgumentError(
-                f"{source.array.place} has shape {source.array.shape}, {first.place} has {first.shape}; "
+                f"{array.place} has shape {array.shape}, {first.place} has {first.shape}; "
                 f"arrays that are joined along dimension {axis} have the same other lengths"
             )
-    lengths = [shape[axis] for shape in shapes]
-    bounds = tuple(itertools.accumulate(lengths, initial=0))
-    data_type = _common_type(sources)
-    shape = (*shapes[0][:axis], bounds[-1], *shapes[0][axis + 1 :])
-    metadata = _metadata(first, data_type, shape, axis, is_new, dimension_names, attributes)
-    units = _grid([each.array.unit_grid for each in sources], axis, lengths, is_new)
-    chunks = _grid([each.array.chunk_grid for each in sources], axis, lengths, is_new)
-    return JoinedArray(sources, Joint(axis, bounds, is_new), metadata, (units, chunks))
+    lengths = [1 if is_new else each.array.shape[axis] for each in sources]
+    joint = Joint(axis, tuple(itertools.accumulate(lengths, initial=0)), is_new)
+    metadata = _metadata(
+        first,
+        joint,
+        _common_type(sources),
+        shape=(*before, joint.bounds[-1], *after),
+        dimension_names=None if dimension_names is None else tuple(dimension_names),
+        attributes=attributes,
+    )
+    units = _grid([each.array.unit_grid for each in sources], joint, lengths)
+    chunks = _grid([each.array.chunk_grid for each in sources], joint, lengths)
+    return JoinedArray(sources, joint, metadata, (units, chunks))
 
 
-def _metadata(
-    first: ReadableArray,
-    data_type: ZDType,
-    shape: tuple[int, ...],
-    axis: int,
-    is_new: bool,
-    dimension_names: Sequence[str | None] | None,
-    attributes: Mapping[str, Any],
-) -> ArrayMetadata:
+def _metadata(first: ReadableArray, joint: Joint, data_type: ZDType, **own: Any) -> ArrayMetadata:
     """The metadata of the whole: chunks and codecs as in the first array, where they fit its data type."""
     from xzarr3.nodes.array_settings import array_metadata
 
-    meta = first.metadata
-    names = None if dimension_names is None else tuple(dimension_names)
-    if not is_new and data_type == meta.data_type:
-        return replace(
-            meta if meta.zarr_format == V3.zarr_format else V3.adopt(meta),
-            shape=shape,
-            chunk_grid=_spanning(meta.chunk_grid),
-            dimension_names=names,
-            attributes=attributes,
-            storage_transformers=(),
-            origin=None,
-        )
-    chunks = _spanning(meta.chunk_grid).largest
-    return array_metadata(
-        shape=shape,
-        dtype=data_type,
-        chunks=(*chunks[:axis], 1, *chunks[axis:]) if is_new else chunks,
-        fill_value=meta.fill_value if data_type == meta.data_type else None,
-        dimension_names=names,
-        attributes=attributes,
-    )
+    meta, is_same = first.metadata, data_type == first.metadata.data_type
+    chunks = meta.chunk_grid.largest
+    if is_same and not joint.is_new:
+        adopted = meta if meta.zarr_format == V3.zarr_format else V3.adopt(meta)
+        own = {**own, "storage_transformers": (), "origin": None}
+        return replace(adopted, chunk_grid=RegularGrid(chunks), **own)
+    if joint.is_new:
+        chunks = (*chunks[: joint.axis], 1, *chunks[joint.axis :])
+    fill_value = meta.fill_value if is_same else None
+    return array_metadata(dtype=data_type, chunks=chunks, fill_value=fill_value, **own)
 
 
-def _spanning(grid: Grid) -> Grid:
-    """A regular grid with the largest chunks of a grid."""
-    return grid if grid.is_regular else RegularGrid(grid.largest)
-
-
-def _grid(grids: Sequence[Grid], axis: int, lengths: Sequence[int], is_new: bool) -> Grid:
+def _grid(grids: Sequence[Grid], joint: Joint, lengths: Sequence[int]) -> Grid:
     """How the whole is divided: along the axis as each array is, along the others as the first one."""
-    axes = [*grids[0].axes]
-    if is_new:
+    axis, axes = joint.axis, [*grids[0].axes]
+    if joint.is_new:
         axes.insert(axis, Steps(1))
     else:
-        runs: Iterable[Run] = itertools.chain.from_iterable(
-            _runs(grid.axes[axis], length) for grid, length in zip(grids, lengths, strict=True)
-        )
-        merged = merged_runs(runs)
+        along = [_runs(grid.axes[axis], length) for grid, length in zip(grids, lengths, strict=True)]
+        merged = merged_runs(itertools.chain.from_iterable(along))
         is_regular = len(merged) <= 1 or (
             len(merged) == 2 and merged[1][1] == 1 and merged[1][0] < merged[0][0]
         )
@@ -374,15 +330,12 @@ def _grid(grids: Sequence[Grid], axis: int, lengths: Sequence[int], is_new: bool
 
 def _runs(axis: Steps | Edges, length: int) -> Iterator[Run]:
     """The lengths of the chunks of a dimension, within it."""
-    if isinstance(axis, Steps):
-        whole, rest = divmod(length, axis.length) if length else (0, 0)
-        yield from ((each, count) for each, count in ((axis.length, whole), (rest, 1)) if each and count)
-        return
-    left = length
-    for each, count in axis.runs:
-        whole, rest = divmod(min(left, each * count), each)
-        yield from ((value, number) for value, number in ((each, whole), (rest, 1)) if value and number)
-        left -= whole * each + rest
+    start = 0
+    while start < length:
+        _, stop, _, each = axis.run_at(start, length)
+        whole, rest = divmod(stop - start, each)
+        yield from ((value, count) for value, count in ((each, whole), (rest, 1)) if value and count)
+        start = stop
 
 
 def _common_type(sources: Sequence[Source]) -> ZDType:

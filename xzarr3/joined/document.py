@@ -8,53 +8,58 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, TypeGuard
 
 import msgspec
+from msgspec.structs import replace
 
-from xzarr3.errors import ArgumentError, MetadataError, StoreError, shorten
+from xzarr3 import fields
+from xzarr3.display.shown import Shown
+from xzarr3.errors import ArgumentError, MetadataError, StoreError, located
+from xzarr3.fields import Meta
+from xzarr3.formats import V3, Format
+from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.stores import Store, open_store
 
 DEEPEST = 8
 """Most documents, or lists of stores in one, that are nested."""
 _LARGEST = 2**26  # Bytes of a document.
-_OPTIONS = {"axis": int, "drop_variables": list, "check_labels": bool}
 _NAME = "xzarr3_joined"
 _NOT_ONE = "not a document of joined stores"
 
 
-class Place(NamedTuple):
+class Place(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where a node is: the path or URL of its store, and its path there."""
 
     store: str
-    path: str
+    path: str = ""
 
 
-class Recipe(msgspec.Struct, frozen=True):
-    """What was joined.
+class Recipe(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is joined, and how; a document has the same fields.
 
     Parameters
     ----------
     join : {"concat", "stack"}
     dim : str, int or None
-    sources : tuple of Place, Recipe or None
-        None for a node whose store has no path or URL.
-    options : mapping
-        ``axis``, ``drop_variables`` and ``check_labels``, as they were given.
+    axis, drop_variables, check_labels
+        As :func:`xzarr3.concat` and :func:`xzarr3.stack` have them.
+    sources : tuple
+        What is given. Once it is joined, each is a Place, a Recipe, or None if its store has no path or URL.
     """
 
-    join: str
-    dim: str | int | None
-    sources: tuple[Any, ...]
-    options: Mapping[str, Any]
+    join: Literal["concat", "stack"]
+    dim: str | int | None = None
+    axis: int = 0
+    drop_variables: list[str] = []
+    check_labels: bool = True
+    sources: Annotated[tuple[Any, ...], Meta(min_length=1, description="a list of stores")]
 
 
-def recipe_of(
-    join: str, dim: str | int | None, options: Mapping[str, Any], given: Sequence[Any], nodes: Sequence[Any]
-) -> Recipe:
-    """The recipe of what was joined; ``nodes`` are the ``given`` sources, opened."""
-    sources = tuple(_place(*each) for each in zip(given, nodes, strict=True))
-    return Recipe(join, dim, sources, {name: each for name, each in options.items() if name in _OPTIONS})
+def with_places(recipe: Recipe, nodes: Sequence[Any]) -> Recipe:
+    """The recipe with the places of its sources; ``nodes`` are the sources, opened."""
+    return replace(recipe, sources=tuple(map(_place, recipe.sources, nodes)))
 
 
 def _place(given: Any, node: Any) -> Place | Recipe | None:
@@ -75,21 +80,44 @@ def is_document(place: object) -> TypeGuard[str | os.PathLike[str]]:
     return "::" not in str(place) and not os.path.isdir(place)
 
 
-def save(
-    recipe: Recipe, path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
-) -> None:
-    """Store a recipe as a document.
+class Joined(Shown):
+    """What joined arrays and joined groups have in common."""
 
-    Raises
-    ------
-    ArgumentError
-        If the path does not end with ``.json``, or a source has no path or URL.
-    """
-    if not is_document(path):
-        raise ArgumentError(f"path={os.fspath(path)!r}; a document of joined stores ends with '.json'")
-    store, key, above = _located(path)
-    text = msgspec.json.encode({_NAME: 1, **_to_json(recipe, above)})
-    store.set(key, msgspec.json.format(text, indent=1))
+    format: Format = V3
+    metadata: ArrayMetadata | GroupMetadata
+    recipe: Recipe | None = None
+    """What was joined, for :meth:`to_json`."""
+    _is_joined = True
+    """No function takes it for the store of its first part."""
+
+    @property
+    def attrs(self) -> Mapping[str, Any]:
+        """The attributes of the first part, without those that no longer hold for converted values."""
+        return MappingProxyType(dict(self.metadata.attributes))
+
+    def to_json(self, path: str | os.PathLike[str]) -> None:
+        """Save what was joined as a JSON document; :func:`xzarr3.open` joins it again.
+
+        The document names the stores, those below its own folder by relative paths. Options of stores, such
+        as credentials, are not in it.
+
+        Parameters
+        ----------
+        path : path or URL
+            Ends with ``.json``.
+
+        Raises
+        ------
+        ArgumentError
+            If a store has no path or URL, or this is a variable of a joined group.
+        """
+        if self.recipe is None:
+            raise ArgumentError("only what xzarr3.concat() and xzarr3.stack() returned can be saved")
+        if not is_document(path):
+            raise ArgumentError(f"path={os.fspath(path)!r}; a document of joined stores ends with '.json'")
+        store, key, above = _located(path)
+        text = msgspec.json.encode({_NAME: 1, **msgspec.to_builtins(_relative(self.recipe, above))})
+        store.set(key, msgspec.json.format(text, indent=1))
 
 
 def _located(
@@ -103,22 +131,17 @@ def _located(
     return open_store(above or "/", storage_options), key, above
 
 
-def _to_json(recipe: Recipe, above: str) -> dict[str, Any]:
-    sources = []
-    for at, each in enumerate(recipe.sources):
-        if each is None:
+def _relative(source: Any, above: str) -> Any:
+    """A source, or a whole recipe, as a document in a folder names it."""
+    if isinstance(source, Recipe):
+        if None in source.sources:
             raise ArgumentError(
-                f"source {at} has no path or URL; join stores by their paths or URLs to save what was joined"
+                f"source {source.sources.index(None)} has no path or URL; join stores by their paths or URLs "
+                "to save what was joined"
             )
-        sources.append(_to_json(each, above) if isinstance(each, Recipe) else _place_to_json(each, above))
-    return {"join": recipe.join, "dim": recipe.dim, **recipe.options, "sources": sources}
-
-
-def _place_to_json(place: Place, above: str) -> dict[str, str]:
-    store = place.store if "://" in place.store else os.path.abspath(place.store)
-    if store.startswith(f"{above}/"):
-        store = store[len(above) + 1 :]
-    return {"store": store, **({"path": place.path} if place.path else {})}
+        return replace(source, sources=tuple([_relative(each, above) for each in source.sources]))
+    store = source.store if "://" in source.store else os.path.abspath(source.store)
+    return replace(source, store=store.removeprefix(f"{above}/"))
 
 
 def read(path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Recipe:
@@ -135,62 +158,48 @@ def read(path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
     data = store.get(key, limit=_LARGEST)
     if data is None:
         raise StoreError(f"no document {key!r} in {store}")
-    try:
-        found = msgspec.json.decode(bytes(data))
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise MetadataError("not JSON", path=key, found=str(error)) from error
-    if not isinstance(found, dict) or found.get(_NAME) != 1:
-        raise MetadataError(_NOT_ONE, path=key, field=_NAME, found=shorten(found), accepted="1")
-    return _from_json({name: each for name, each in found.items() if name != _NAME}, above, key, "", 0)
+    with located(path=key):
+        try:
+            found = msgspec.json.decode(bytes(data))
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise MetadataError("not JSON", found=str(error)) from error
+        if not isinstance(found, dict) or found.pop(_NAME, None) != 1:
+            raise MetadataError(_NOT_ONE, field=_NAME, found=found, accepted="1")
+        return _parsed_recipe(found, above, 1)
 
 
-def _from_json(found: Mapping[str, Any], above: str, key: str, field: str, depth: int) -> Recipe:
-    def wrong(name: str, value: object, accepted: str) -> MetadataError:
-        return MetadataError(_NOT_ONE, path=key, field=f"{field}{name}", found=value, accepted=accepted)
-
-    join, dim, sources = (found.get(name) for name in ("join", "dim", "sources"))
-    if join not in ("concat", "stack"):
-        raise wrong("join", join, "'concat' or 'stack'")
-    if isinstance(dim, bool) or not isinstance(dim, (str, int, type(None))):
-        raise wrong("dim", dim, "a name or a number")
-    if not isinstance(sources, list) or not sources or depth > DEEPEST:
-        raise wrong("sources", shorten(sources), f"a list of stores, at most {DEEPEST} deep")
-    options = {name: each for name, each in found.items() if name not in ("join", "dim", "sources")}
-    for name, value in options.items():
-        if not isinstance(value, _OPTIONS.get(name, ())):
-            raise wrong(name, value, f"one of {', '.join(_OPTIONS)}, of its type")
-    if not all(isinstance(each, str) for each in options.get("drop_variables", ())):
-        raise wrong("drop_variables", options["drop_variables"], "a list of names")
-    parsed: list[Place | Recipe] = []
-    for at, each in enumerate(sources):
-        where = f"{field}sources[{at}]"
-        if isinstance(each, dict) and "join" in each:
-            parsed.append(_from_json(each, above, key, f"{where}.", depth + 1))
-            continue
-        if not (
-            isinstance(each, dict)
-            and {"store"} <= each.keys() <= {"store", "path"}
-            and all(isinstance(value, str) for value in each.values())
-        ):
-            raise wrong(f"sources[{at}]", shorten(each), "an object with 'store' and 'path', or a nested one")
-        parsed.append(Place(_resolved(each["store"], above, key, where), each.get("path", "")))
-    return Recipe(join, dim, tuple(parsed), options)
+def _parsed_recipe(found: Mapping[str, Any], above: str, depth: int) -> Recipe:
+    recipe = Recipe(**fields.read(Recipe, found, _NOT_ONE, within="", null=True))
+    parsed = []
+    for at, source in enumerate(recipe.sources):
+        with located(field=f"sources[{at}]"):
+            parsed.append(_parsed_source(source, above, depth))
+    return replace(recipe, sources=tuple(parsed))
 
 
-def _resolved(store: str, above: str, key: str, field: str) -> str:
-    """The path or URL of a store that a document names."""
+def _parsed_source(found: Any, above: str, depth: int) -> Place | Recipe:
+    if not isinstance(found, dict) or depth > DEEPEST:
+        accepted = f"an object with 'store' and 'path', or a nested one, at most {DEEPEST} deep"
+        raise MetadataError(_NOT_ONE, found=found, accepted=accepted)
+    if "join" in found:
+        return _parsed_recipe(found, above, depth + 1)
+    place = Place(**fields.read(Place, found, _NOT_ONE, within=""))
+    return replace(place, store=_resolved(place.store, above))
+
+
+def _resolved(store: str, above: str) -> str:
+    """The path or URL of a store that a document in a folder names."""
     if "://" in store:
         if "://" not in above or store.partition(":")[0] == above.partition(":")[0]:
             return store
     elif not os.path.isabs(store):
-        parts = store.split("/")
-        if ".." not in parts:
+        if ".." not in store.split("/"):
             return f"{above}/{store}"
         if "://" not in above:
             return os.path.normpath(os.path.join(above, store))
     elif "://" not in above:
         return store
     raise MetadataError(
-        "a document that came by a URL names only stores below it, or URLs of the same kind", path=key,
-        field=field, found=store,
+        "a document that came by a URL names only stores below it, or URLs of the same kind", field="store",
+        found=store,
     )  # fmt: skip

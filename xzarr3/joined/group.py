@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from xzarr3._types import AnyArray
 from xzarr3.display.report import Page, Table
-from xzarr3.display.shown import Description, Shown
+from xzarr3.display.shown import Description
 from xzarr3.display.units import counted
-from xzarr3.formats import V3, Format
 from xzarr3.joined.array import JoinedArray
-from xzarr3.joined.document import Recipe, save
+from xzarr3.joined.document import Joined, Recipe
 from xzarr3.model.metadata import GroupMetadata
 
 if TYPE_CHECKING:
     from xzarr3.arrays import Array
 
 
-class JoinedGroup(Mapping[str, "Array | JoinedArray"], Shown):
+class JoinedGroup(Mapping[str, "Array | JoinedArray"], Joined):
     """Several groups as one: a mapping of names to arrays, which is read as a :class:`Group` is.
 
     :func:`xzarr3.concat` and :func:`xzarr3.stack` make it. It opens in xarray, as a store does, and
@@ -29,8 +27,6 @@ class JoinedGroup(Mapping[str, "Array | JoinedArray"], Shown):
     ----------
     arrays : mapping of str to Array or JoinedArray
     attributes : mapping
-    dim : str
-        The dimension along which the groups are joined.
     recipe : Recipe
         What was joined, for :meth:`to_json`.
     labels : mapping of str to ndarray
@@ -48,21 +44,19 @@ class JoinedGroup(Mapping[str, "Array | JoinedArray"], Shown):
     (<xzarr3.JoinedGroup of 2 groups along 'time'>, (2, 2), 2)
     """
 
-    format: Format = V3
+    metadata: GroupMetadata
+    recipe: Recipe
     path = ""
     name = "/"
-    _is_joined = True
-    """No function takes it for the store of its first group."""
 
     def __init__(
         self,
         arrays: Mapping[str, Array | JoinedArray],
         attributes: Mapping[str, Any],
-        dim: str,
         recipe: Recipe,
         labels: Mapping[str, AnyArray],
     ) -> None:
-        self._arrays, self.dim, self.recipe, self.labels = dict(arrays), dim, recipe, dict(labels)
+        self._arrays, self.recipe, self.labels = dict(arrays), recipe, dict(labels)
         self.metadata = GroupMetadata(attributes=dict(attributes))
 
     def __getitem__(self, name: str) -> Array | JoinedArray:
@@ -75,17 +69,14 @@ class JoinedGroup(Mapping[str, "Array | JoinedArray"], Shown):
         return len(self._arrays)
 
     @property
-    def attrs(self) -> Mapping[str, Any]:
-        """The attributes of the first group."""
-        return self.metadata.attributes
-
-    @property
     def store(self) -> Any:
         """The store of the first array."""
         return next(iter(self._arrays.values())).store
 
     def __repr__(self) -> str:
-        return f"<xzarr3.JoinedGroup of {counted(len(self.recipe.sources), 'group')} along {self.dim!r}>"
+        return (
+            f"<xzarr3.JoinedGroup of {counted(len(self.recipe.sources), 'group')} along {self.recipe.dim!r}>"
+        )
 
     def _describe(self) -> Description:
         rows = [("array", "shape", "data type", "")]
@@ -96,21 +87,3 @@ class JoinedGroup(Mapping[str, "Array | JoinedArray"], Shown):
 
     def __dask_tokenize__(self) -> object:
         return "xzarr3.JoinedGroup", [(name, array.__dask_tokenize__()) for name, array in self.items()]
-
-    def to_json(self, path: str | os.PathLike[str]) -> None:
-        """Save what was joined as a JSON document; :func:`xzarr3.open` joins it again.
-
-        The document names the stores, those below its own folder by relative paths. Options of stores, such
-        as credentials, are not in it.
-
-        Parameters
-        ----------
-        path : path or URL
-            Ends with ``.json``.
-
-        Raises
-        ------
-        ArgumentError
-            If a store has no path or URL.
-        """
-        save(self.recipe, path)

@@ -6,7 +6,7 @@ A part is what one array reads, and where its values go in the result. Knows not
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -59,18 +59,35 @@ class Joint:
 
     def split(self, selection: Selected) -> Iterator[Piece]:
         """What each array reads of a selection. An array without selected elements is left out."""
-        if isinstance(selection, Points):
-            yield from self._split_points(selection)
+        points = selection
+        if not isinstance(points, Points):  # The same as around no points.
+            points = Points((), (), (), cast("tuple[DimSelection, ...]", selection))
+        if self.axis in points.axes:
+            yield from self._split_at_points(points)
             return
-        chosen = selection[self.axis]
-        others = selection[: self.axis], selection[self.axis + 1 :]
-        before = (slice(None),) * sum(not each.drop for each in others[0])
+        others, number = points.others, self.axis - sum(axis < self.axis for axis in points.axes)
+        chosen, kept = others[number], sum(not each.drop for each in others[:number])
+        is_behind = kept >= points.position
+        before = (slice(None),) * (kept + (len(points.shape) if is_behind else 0))
+        position = points.position - (self.is_new and not chosen.drop and not is_behind)
         for at, part, place in self._along(chosen):
+            left: tuple[Any, ...] = (*others[:number], *others[number + 1 :])
             if not self.is_new:
-                yield Piece(at, (*others[0], part, *others[1]), () if chosen.drop else (*before, place))
-                continue
-            for position in _positions(chosen, part, place):
-                yield Piece(at, (*others[0], *others[1]), (*before, *position) if position else ())
+                left = (*others[:number], part, *others[number + 1 :])
+            read: Selected = left
+            if points.axes:
+                read = replace(points, axes=self._left(points), others=left, position=position)
+            for index in self._places(chosen, part, place):
+                yield Piece(at, read, (*before, *index) if index else ())
+
+    def _places(self, chosen: DimChoice, part: DimChoice, place: Any) -> Iterable[tuple[Any, ...]]:
+        """Where along the axis of the result an array goes: in many places if it lacks the axis."""
+        if chosen.drop:
+            return [()]
+        if not self.is_new:
+            return [(place,)]
+        found = range(place.start, place.start + part.count) if isinstance(place, slice) else place.tolist()
+        return ((position,) for position in found)
 
     def _along(self, chosen: DimChoice) -> Iterator[tuple[int, DimChoice, Any]]:
         """For each array, what of it is selected along the axis, and where that is in the result."""
@@ -94,28 +111,6 @@ class Joint:
     def touched(self, start: int, stop: int) -> tuple[int, int]:
         """The number of the first array between these elements, and one past that of the last."""
         return bisect.bisect_right(self.bounds, start) - 1, bisect.bisect_left(self.bounds, stop)
-
-    def _split_points(self, points: Points) -> Iterator[Piece]:
-        if self.axis in points.axes:
-            yield from self._split_at_points(points)
-            return
-        number = self.axis - sum(axis < self.axis for axis in points.axes)
-        chosen = points.others[number]
-        kept = sum(not each.drop for each in points.others[:number])
-        is_behind = kept >= points.position
-        before = (slice(None),) * (kept + (len(points.shape) if is_behind else 0))
-        for at, part, place in self._along(chosen):
-            others = [*points.others]
-            if not self.is_new:
-                others[number] = cast("DimSelection", part)
-                read: Selected = replace(points, others=tuple(others))
-                yield Piece(at, read, () if chosen.drop else (*before, place))
-                continue
-            del others[number]
-            position = points.position - (not chosen.drop and not is_behind)
-            read = replace(points, axes=self._left(points), others=tuple(others), position=position)
-            for index in _positions(chosen, part, place):
-                yield Piece(at, read, (*before, *index) if index else ())
 
     def _split_at_points(self, points: Points) -> Iterator[Piece]:
         """The pieces of points that have an index for the axis."""
@@ -141,13 +136,5 @@ class Joint:
                 yield Piece(at, points.others, place, points.position if points.shape else None)
 
     def _left(self, points: Points) -> tuple[int, ...]:
-        """The dimensions with points, as an array that lacks the axis numbers them."""
-        return tuple(axis - (axis > self.axis) for axis in points.axes if axis != self.axis)
-
-
-def _positions(chosen: DimChoice, part: DimChoice, place: Any) -> Iterator[tuple[int, ...]]:
-    """Where in the result an array goes that is one element of the axis: for each time it is selected."""
-    if chosen.drop:
-        return iter([()])
-    found = range(place.start, place.start + part.count) if isinstance(place, slice) else place.tolist()
-    return ((position,) for position in found)
+        """The dimensions with points, as the arrays number them, which may lack the axis."""
+        return tuple(axis - (self.is_new and axis > self.axis) for axis in points.axes if axis != self.axis)

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from msgspec.structs import replace
 
 from xzarr3._types import AnyArray
 from xzarr3.errors import ArgumentError, did_you_mean, listed
 from xzarr3.joined.array import JoinedArray, joined
-from xzarr3.joined.document import recipe_of
+from xzarr3.joined.document import Recipe, with_places
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.parallel import parallel_map
 from xzarr3.xarray.alike import alike, coded, same
@@ -89,24 +90,17 @@ def members_of(nodes: Sequence[Any], leave_out: Sequence[str]) -> list[dict[str,
 
 
 def join_groups(
-    how: str,
-    nodes: Sequence[Any],
-    members: Sequence[Mapping[str, Any]],
-    dim: str,
-    options: Mapping[str, Any],
-    values: Values,
+    recipe: Recipe, nodes: Sequence[Any], members: Sequence[Mapping[str, Any]], values: Values
 ) -> JoinedGroup:
     """Join groups along a dimension.
 
     Parameters
     ----------
-    how : {"concat", "stack"}
+    recipe : Recipe
     nodes : sequence of Group or JoinedGroup
+        The sources of the recipe, opened.
     members : sequence of mapping
         Their arrays, from :func:`members_of`.
-    dim : str
-    options : mapping
-        ``drop_variables`` and ``check_labels`` of :func:`xzarr3.concat`.
     values : Values
         What was read before.
 
@@ -115,6 +109,9 @@ def join_groups(
     ArgumentError
         If they do not fit.
     """
+    how, dim = recipe.join, recipe.dim
+    if not isinstance(dim, str):
+        raise ArgumentError(f"dim={dim!r}: groups are joined along a dimension that has a name")
     columns = {name: [each[name] for each in members] for name in members[0]}
     owners = _bound(columns)
     wanted = _to_join(how, nodes[0], members[0], dim)
@@ -130,10 +127,9 @@ def join_groups(
     labels = {name: values.keep([found[name]])[0] for name in once if found[name].dimension_names == (name,)}
     if dim in wanted and found[dim].ndim == 1:
         labels[dim] = values.keep_joined(found[dim])
-        if options.get("check_labels", True):
+        if recipe.check_labels:
             _check_labels(found[dim], labels[dim])
-    recipe = recipe_of(how, dim, options, nodes, nodes)
-    return JoinedGroup(found, nodes[0].metadata.attributes, dim, recipe, labels)
+    return JoinedGroup(found, nodes[0].metadata.attributes, with_places(recipe, nodes), labels)
 
 
 def _bound(columns: Mapping[str, Sequence[Any]]) -> dict[str, str]:
@@ -289,15 +285,16 @@ def _check_sorted(array: Any, labels: AnyArray) -> None:
     )
 
 
-def by_coords(nodes: Sequence[Any], options: Mapping[str, Any]) -> JoinedGroup:
-    """Join groups along the dimensions whose labels differ, in the order of the labels.
+def by_coords(asked: Recipe) -> JoinedGroup:
+    """Join the groups of a recipe along the dimensions whose labels differ, in the order of the labels.
 
     Raises
     ------
     ArgumentError
         If no labels differ, or the groups do not form a block without gaps.
     """
-    values, members = Values(), members_of(nodes, options["drop_variables"])
+    values, nodes = Values(), asked.sources
+    members = members_of(nodes, asked.drop_variables)
     names = [name for name, array in members[0].items() if array.dimension_names == (name,)]
     columns = {name: [each[name] for each in members] for name in names}
     values.keep([*itertools.chain.from_iterable(columns.values())])
@@ -316,23 +313,20 @@ def by_coords(nodes: Sequence[Any], options: Mapping[str, Any]) -> JoinedGroup:
             f"the {len(nodes)} stores have the same labels along {listed(names) or 'no dimension'}; give "
             "concat_dim, the dimension along which they lie"
         )
-    if not order:
-        return join_groups("concat", nodes, members, names[0], options, values)
-    return _block(nodes, members, order, values, options)
+    return _block(asked, members, order or {names[0]: [0]}, values)
 
 
 def _block(
-    nodes: Sequence[Any],
+    asked: Recipe,
     members: Sequence[Mapping[str, Any]],
     order: Mapping[str, Sequence[int]],
     values: Values,
-    options: Mapping[str, Any],
 ) -> JoinedGroup:
     """Join groups that form a block: each row along the last dimension, then the rows along the others.
 
     ``order`` has for each dimension the place of each group in it.
     """
-    *outer, last = order
+    nodes, (*outer, last) = asked.sources, order
     rows: dict[Any, list[int]] = {}
     for at in range(len(nodes)):
         rows.setdefault(tuple(order[name][at] for name in outer), []).append(at)
@@ -345,9 +339,10 @@ def _block(
     whole = []
     for row in rows.values():
         row.sort(key=order[last].__getitem__)
-        there = [nodes[at] for at in row], [members[at] for at in row]
-        whole.append(join_groups("concat", *there, last, options, values))
+        there = tuple(nodes[at] for at in row)
+        recipe = replace(asked, dim=last, sources=there)
+        whole.append(join_groups(recipe, there, [members[at] for at in row], values))
     if not outer:
         return whole[0]
     left = {name: [order[name][row[0]] for row in rows.values()] for name in outer}
-    return _block(whole, members_of(whole, ()), left, values, options)
+    return _block(replace(asked, sources=tuple(whole)), members_of(whole, ()), left, values)

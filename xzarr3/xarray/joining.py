@@ -12,13 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec.structs import replace
 
 from xzarr3.api import open as open_node
 from xzarr3.arrays import Array
 from xzarr3.errors import ArgumentError, ArgumentTypeError, MetadataError, did_you_mean, short_traceback
 from xzarr3.groups import Group
 from xzarr3.joined.array import JoinedArray, joined
-from xzarr3.joined.document import DEEPEST, Place, Recipe, is_document, read, recipe_of
+from xzarr3.joined.document import DEEPEST, Place, Recipe, is_document, read, with_places
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.nodes.node import normal_path
 from xzarr3.options import Missing
@@ -92,8 +93,9 @@ def concat(
     >>> both[2:5], both.read_chunk_sizes
     (array([2022, 2030, 2031]), ((3, 3),))
     """
-    options = {"drop_variables": drop_variables, "check_labels": check_labels, "missing": missing}
-    return join("concat", sources, dim, path, storage_options, options)
+    given, dropped = _given(sources), names_of(drop_variables)
+    recipe = Recipe(join="concat", dim=dim, sources=given, drop_variables=dropped, check_labels=check_labels)
+    return join(recipe, path, storage_options, missing)
 
 
 @short_traceback
@@ -128,8 +130,18 @@ def stack(
     array([[1, 1, 1],
            [2, 2, 2]])
     """
-    options: dict[str, Any] = {"axis": axis, "drop_variables": drop_variables, "missing": missing}
-    return join("stack", sources, dim, path, storage_options, options)
+    given, dropped = _given(sources), names_of(drop_variables)
+    recipe = Recipe(join="stack", dim=dim, axis=axis, sources=given, drop_variables=dropped)
+    return join(recipe, path, storage_options, missing)
+
+
+def _given(sources: object) -> tuple[Any, ...]:
+    if isinstance(sources, (str, os.PathLike, Mapping)) or not isinstance(sources, Iterable):
+        raise ArgumentTypeError(f"not a sequence of stores: {type(sources).__name__}; give a list")
+    given = tuple(sources)
+    if not given:
+        raise ArgumentError("no sources to join; give at least one")
+    return given
 
 
 def open_joined(
@@ -166,9 +178,8 @@ def _from_recipe(
             return _below(open_joined(source.store, storage_options, missing, above), source.path)
         return source
 
-    sources = [*map(joined_or_place, recipe.sources)]
-    options = {**recipe.options, "missing": missing}
-    return join(recipe.join, sources, recipe.dim, "", storage_options, options)
+    sources = tuple(map(joined_or_place, recipe.sources))
+    return join(replace(recipe, sources=sources), "", storage_options, missing)
 
 
 def opened(
@@ -183,7 +194,7 @@ def opened(
     def located(source: Any) -> Any:
         if isinstance(source, (ReadableArray, Group, JoinedGroup)) or is_document(source):
             return source
-        place, below = source if isinstance(source, Place) else (source, path)
+        place, below = (source.store, source.path) if isinstance(source, Place) else (source, path)
         return place if is_document(place) else (open_store(place, storage_options), below)
 
     def found_in(source: Any) -> Any:
@@ -206,41 +217,29 @@ def _below(node: Any, path: str) -> Any:
 
 
 def join(
-    how: str,
-    sources: Sequence[Any],
-    dim: str | int | None,
-    path: str,
-    storage_options: Mapping[str, Any] | None,
-    options: dict[str, Any],
+    recipe: Recipe,
+    path: str = "",
+    storage_options: Mapping[str, Any] | None = None,
+    missing: Missing | None = None,
 ) -> Joined:
-    """What :func:`concat` and :func:`stack` return; ``options`` are their other arguments."""
-    if isinstance(sources, (str, os.PathLike, Mapping)) or not isinstance(sources, Iterable):
-        raise ArgumentTypeError(f"not a sequence of stores: {type(sources).__name__}; give a list")
-    given = [*sources]
-    if not given:
-        raise ArgumentError("no sources to join; give at least one")
-    options["drop_variables"] = sorted(names_of(options.get("drop_variables")))
-    nodes = opened(given, normal_path(path), storage_options, options.pop("missing", None))
+    """Carry out a recipe, as :func:`concat` and :func:`stack` do with their arguments."""
+    nodes = opened(recipe.sources, normal_path(path), storage_options, missing)
     arrays = [node for node in nodes if isinstance(node, ReadableArray)]
     if arrays and len(arrays) < len(nodes):
         group = next(node for node in nodes if not isinstance(node, ReadableArray))
         raise ArgumentError(
             f"{arrays[0]!r} is an array, {group!r} a group; join arrays, or groups; path names a node"
         )
-    if arrays:
-        found: Joined = _arrays(how, nodes, dim, options.get("axis", 0))
-    elif isinstance(dim, str):
-        members = members_of(nodes, options["drop_variables"])
-        found = join_groups(how, nodes, members, dim, options, Values())
-    else:
-        raise ArgumentError(f"dim={dim!r}: groups are joined along a dimension that has a name")
-    found.recipe = recipe_of(how, dim, options, given, nodes)
+    if not arrays:
+        return join_groups(recipe, nodes, members_of(nodes, recipe.drop_variables), Values())
+    found = _arrays(recipe, nodes)
+    found.recipe = with_places(recipe, nodes)
     return found
 
 
-def _arrays(how: str, arrays: Sequence[Any], dim: str | int | None, axis: int) -> JoinedArray:
+def _arrays(recipe: Recipe, arrays: Sequence[Any]) -> JoinedArray:
     """Join arrays along a dimension, or along a new one at ``axis``."""
-    first = arrays[0]
+    dim, axis, first = recipe.dim, recipe.axis, arrays[0]
     names = first.dimension_names
     for array in arrays:
         if array.dimension_names != names:
@@ -249,9 +248,8 @@ def _arrays(how: str, arrays: Sequence[Any], dim: str | int | None, axis: int) -
                 "arrays that are joined have the same"
             )
     sources, attributes = alike(first.basename, arrays, mask=False)
-    if how == "concat":
-        at = _axis(first, dim)
-        return joined(sources, at, dimension_names=names, attributes=attributes)
+    if recipe.join == "concat":
+        return joined(sources, _axis(first, dim), dimension_names=names, attributes=attributes)
     if not isinstance(axis, (int, np.integer)) or not -first.ndim - 1 <= axis <= first.ndim:
         raise ArgumentError(f"axis={axis}: the joined array has {first.ndim + 1} dimensions")
     axis %= first.ndim + 1

@@ -6,12 +6,13 @@ import fnmatch
 import glob
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal, cast
 
+from msgspec.structs import replace
 from xarray import Dataset
 
 from xzarr3.errors import ArgumentError, ArgumentTypeError, short_traceback, shorten
+from xzarr3.joined.document import Recipe
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.options import Missing
 from xzarr3.readable import ReadableArray
@@ -81,30 +82,32 @@ def open_mfdataset(
             f"combine={combine!r} with concat_dim={concat_dim!r}; accepted: combine='by_coords' without "
             "concat_dim, or 'nested' with it"
         )
-    dropped = sorted(names_of(drop_variables))
-    wanted: dict[str, Any] = {"drop_variables": dropped, "missing": missing, "check_labels": check_labels}
-    opening: dict[str, Any] = {"missing": missing, "use_consolidated": options.pop("consolidated", None)}
-    found = _expanded(paths, storage_options)
+    consolidated = options.pop("consolidated", None)
+
+    def open_all(sources: Iterable[Any]) -> list[Any]:
+        return opened(sources, group or "", storage_options, missing, consolidated)
+
+    found, dropped = _expanded(paths, storage_options), names_of(drop_variables)
     if not found:
         raise ArgumentError("no stores to open; give at least one")
+    asked = Recipe(join="concat", sources=found, drop_variables=dropped, check_labels=check_labels)
     if how == "by_coords":
-        nodes = opened(found, group or "", storage_options, **opening)
-        whole: Any = by_coords(nodes, wanted)
+        whole = by_coords(replace(asked, sources=tuple(open_all(found))))
     else:
         several = isinstance(concat_dim, Iterable) and not isinstance(concat_dim, str)
         dims: list[Any] = [*cast("Iterable[Any]", concat_dim)] if several else [concat_dim]
         if not dims or not all(isinstance(dim, str) for dim in dims):
             raise ArgumentError(f"concat_dim={concat_dim!r}; accepted: names of dimensions, at least one")
-        whole = _nested(found, dims, partial(opened, path=group or "", **opening), storage_options, wanted)
+        whole = _nested(asked, dims, open_all)
     return open_dataset(whole, chunks=chunks, **options)
 
 
-def _expanded(paths: Any, storage_options: Mapping[str, Any] | None) -> list[Any]:
+def _expanded(paths: Any, storage_options: Mapping[str, Any] | None) -> tuple[Any, ...]:
     """The stores that a path with wildcards names, in the order of their names."""
     if not isinstance(paths, (str, os.PathLike)):
         if not isinstance(paths, Iterable):
             raise ArgumentTypeError(f"{paths!r} is no list; accepted: stores, or a path with wildcards")
-        return [*paths]
+        return tuple(paths)
     text = os.fspath(paths)
     if "://" not in text:
         found = sorted(glob.glob(text))
@@ -115,25 +118,20 @@ def _expanded(paths: Any, storage_options: Mapping[str, Any] | None) -> list[Any
         found = [f"{above}/{name}" for name in names if fnmatch.fnmatchcase(name, pattern)]
     if not found:
         raise ArgumentError(f"found no store that matches {text!r}; give other wildcards, or a list of paths")
-    return found
+    return tuple(found)
 
 
-def _nested(
-    sources: Sequence[Any],
-    dims: Sequence[str],
-    open_all: Callable[..., list[Any]],
-    storage_options: Mapping[str, Any] | None,
-    options: Mapping[str, Any],
-) -> JoinedGroup:
+def _nested(asked: Recipe, dims: Sequence[str], open_all: Callable[..., list[Any]]) -> JoinedGroup:
     """Join sequences of sequences along several dimensions, the outermost first."""
+    sources = asked.sources
     if not isinstance(sources, Sequence) or isinstance(sources, str) or not sources:
         raise ArgumentError(
             f"not a list of stores: {shorten(sources)}; lists are nested as deeply as concat_dim has names"
         )
     if len(dims) > 1:
-        sources = [_nested(each, dims[1:], open_all, storage_options, options) for each in sources]
-    nodes = open_all(sources, storage_options=storage_options)
+        sources = tuple(_nested(replace(asked, sources=each), dims[1:], open_all) for each in sources)
+    nodes = open_all(sources)
     arrays = [node for node in nodes[0].values() if isinstance(node, ReadableArray)]
     is_new = not any(dims[0] in (array.dimension_names or ()) for array in arrays)
     how = "stack" if is_new else "concat"
-    return cast("JoinedGroup", join(how, nodes, dims[0], "", storage_options, dict(options)))
+    return cast("JoinedGroup", join(replace(asked, join=how, dim=dims[0], sources=tuple(nodes))))
