@@ -24,7 +24,7 @@ from xzarr3.api import with_cache
 from xzarr3.arrays import Array
 from xzarr3.display.units import counted
 from xzarr3.errors import ArgumentError, ArgumentTypeError, SelectionError, short_traceback
-from xzarr3.io.chunk_cache import ENTRY, ChunkCache, Name, name_of
+from xzarr3.io.chunk_cache import ChunkCache, Name, name_of, room
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.selection import BasicSelection, DimSelection, basic_selection
 from xzarr3.joined.array import JoinedArray
@@ -296,8 +296,7 @@ class _Uses:
             homes[at, : array.ndim] = [axis.index(one.start) for axis, one in zip(axes, sample, strict=True)]
             found += [places.setdefault(name, len(places)) for name in _names(array, sample)]
             begins.append(len(found))
-        lengths = map(min, array.chunk_grid.largest, array.shape)
-        each = math.prod(lengths) * array.dtype.itemsize + ENTRY
+        each = room(array.chunk_grid, array.shape, array.dtype)
         return cls([*places], np.array(begins), np.array(found, np.intp), homes, each)
 
     def of_sample(self, at: int) -> list[int]:

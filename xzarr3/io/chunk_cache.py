@@ -7,14 +7,13 @@ whoever wrote new ones. Absent units are not kept. This module knows nothing of 
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -22,7 +21,7 @@ import numpy as np
 from xzarr3._types import AnyArray
 from xzarr3.display.units import counted, size
 from xzarr3.errors import StoreCapabilityError
-from xzarr3.grid import Edges, Steps
+from xzarr3.grid import Edges, Grid, Steps
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import ChunkProjection
 from xzarr3.io.selection import DimIndices, DimSelection
@@ -135,21 +134,11 @@ class ChunkCache:
 
     def plan(self, engine: Engine, plan: ReadPlan) -> ReadPlan | None:
         """The plan of the same read by chunks; None if it is read as without a cache."""
-        meta = engine.meta
-        if meta.data_type.to_native_dtype().hasobject or not math.prod(plan.buffer_shape):
+        dtype = engine.meta.data_type.to_native_dtype()
+        if dtype.hasobject or not math.prod(plan.buffer_shape):
             return None
-        shard = meta.chain.shard
-        chunked = plan
-        if shard is not None:
-            inner = shard.inner
-            chunked = ReadPlan(plan.selection, plan.array_shape, shard.grid, lambda _: inner, plan.price)
-        return chunked if self.fits(chunked.number, chunked) else None
-
-    def fits(self, number: int, plan: ReadPlan) -> bool:
-        """Whether so many chunks can be kept together."""
-        lengths = map(min, plan.grid.largest, plan.array_shape)
-        each = math.prod(lengths) * plan.chain_of(plan.grid.largest).spec.dtype.itemsize
-        return number * (each + ENTRY) <= self.size
+        chunked = _by_chunks(engine, plan)
+        return chunked if chunked.number * room(chunked.grid, plan.array_shape, dtype) <= self.size else None
 
     def find(self, names: Iterable[Name]) -> list[_Kept | None]:
         """The kept chunks of these names, which are now the most recently used."""
@@ -176,6 +165,25 @@ class ChunkCache:
     def _drop(self, name: Name) -> None:
         old = self._kept.pop(name, None)
         self._nbytes -= 0 if old is None else old.values.nbytes + ENTRY
+
+
+def room(grid: Grid, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """Most bytes that a chunk of a grid takes in a cache."""
+    return math.prod(map(min, grid.largest, shape)) * dtype.itemsize + ENTRY
+
+
+def _by_chunks(engine: Engine, plan: ReadPlan) -> ReadPlan:
+    """The plan of the same read by chunks: by inner chunks, where there are shards."""
+    shard = engine.meta.chain.shard
+    if shard is None:
+        return plan
+    inner = shard.inner
+    return ReadPlan(plan.selection, plan.array_shape, shard.grid, lambda _: inner, plan.price)
+
+
+def _parts(plan: ReadPlan) -> list[ChunkProjection]:
+    """The part of each chunk that a plan by chunks selects."""
+    return [part for _, parts in plan.batches() for part in parts]
 
 
 def _turn(used: Collection[Name], later: Callable[[Name], float], name: Name) -> tuple[bool, float]:
@@ -238,9 +246,7 @@ class Look:
 
     def __init__(self, cache: ChunkCache, engine: Engine, plans: Sequence[ReadPlan]) -> None:
         self.cache, self.engine, self._plans = cache, engine, plans
-        self.parts: list[list[ChunkProjection]] = [
-            [part for _, some in plan.batches() for part in some] for plan in plans
-        ]
+        self.parts = [*map(_parts, plans)]
         self._grid, self._shape = plans[0].grid, plans[0].array_shape
         coords = {part.coords: None for parts in self.parts for part in parts}
         self._names: dict[Coords, Name] = {at: name_of(engine, at) for at in coords}
@@ -281,21 +287,16 @@ class Look:
     def _lengths(self, at: Coords) -> tuple[int, ...]:
         return tuple([part.stop - part.start for part in self._grid.region(at, self._shape)])
 
-    @cached_property
-    def boxes(self) -> list[Box]:
-        """The chunks that must be read, in as few products as are easily found."""
+    @property
+    def plans(self) -> Iterator[ReadPlan]:
+        """The plans of the reads of the chunks that must be read, in as few products as are easily found."""
         boxes: Iterable[Box] = [tuple([(index,) for index in at]) for at in self._missing]
         for axis in range(len(self._shape)):
             merged: dict[Box, list[int]] = {}
             for box in boxes:
                 merged.setdefault(box[:axis] + box[axis + 1 :], []).extend(box[axis])
             boxes = [(*rest[:axis], tuple(sorted(along)), *rest[axis:]) for rest, along in merged.items()]
-        return [*boxes]
-
-    @property
-    def plans(self) -> Iterator[ReadPlan]:
-        """The plans of the reads of these chunks, whole ones."""
-        for box in self.boxes:
+        for box in boxes:
             yield self.engine.plan(tuple(map(self._elements, self._grid.axes, self._shape, box)))
 
     @staticmethod
@@ -316,29 +317,17 @@ class Look:
         if process.collectors:
             add({"chunks_kept": len(self.found)})
         dtype = self.engine.meta.data_type.to_native_dtype()
-        for box, plan in zip(self.boxes, self.plans, strict=True):
+        for plan in self.plans:
             whole = np.empty(plan.buffer_shape, dtype)
             self.engine.read(plan, whole, threads, absent)
-            self.found.update(self._divided(box, whole))
+            for part in _parts(_by_chunks(self.engine, plan)):
+                chunk = whole[part.outer]  # Kept without the others.
+                self.found[part.coords] = whole if chunk.size == whole.size else chunk.copy()
         self._keep(set(absent))
         for parts, plan, buffer in zip(self.parts, self._plans, buffers, strict=True):
             for part in parts:
                 buffer[part.outer] = plan.addressing.take(self.found[part.coords], part.inner)
         return len(set(absent))
-
-    def _divided(self, box: Box, whole: AnyArray) -> Iterator[tuple[Coords, AnyArray]]:
-        """The chunks of a product, with their coordinates."""
-        if all(len(along) == 1 for along in box):
-            yield tuple([at for (at,) in box]), whole
-            return
-        sides = []
-        for axis, length, along in zip(self._grid.axes, self._shape, box, strict=True):
-            ends = itertools.accumulate(min(axis.length_at(at), length - axis.start(at)) for at in along)
-            bounds = itertools.pairwise([0, *ends])
-            sides.append([(at, slice(*each)) for at, each in zip(along, bounds, strict=True)])
-        for chunk in itertools.product(*sides):
-            part = whole[tuple([place for _, place in chunk])]
-            yield tuple([at for at, _ in chunk]), part.copy()
 
     def _keep(self, absent: Collection[Coords]) -> None:
         """Keep the chunks that were read, if their units did not change meanwhile."""
