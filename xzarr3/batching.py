@@ -28,7 +28,7 @@ from xzarr3.io.chunk_cache import ChunkCache, Name, name_of, room
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.selection import BasicSelection, DimSelection, basic_selection
 from xzarr3.joined.array import JoinedArray
-from xzarr3.quantities import positive
+from xzarr3.quantities import integer
 from xzarr3.readable import ReadableArray
 
 Numbers: TypeAlias = npt.NDArray[np.intp]
@@ -100,10 +100,9 @@ def batches(
     (4, 3) [4 5 6]
     (2, 3) [ 8  9 10]
     """
-    size = positive("batch_size", batch_size)
-    is_seed = isinstance(shuffle, (int, np.integer)) and not isinstance(shuffle, bool) and shuffle >= 0
-    if shuffle is not None and not is_seed:
-        raise ArgumentError(f"shuffle={shuffle!r}; accepted: None, or a seed, an integer of at least 0")
+    size = integer("batch_size", batch_size)
+    if shuffle is not None:
+        shuffle = integer("shuffle", shuffle, "None, or a seed, an integer of at least 0", 0)
     named = _named(arrays)
     for label, array in named.items():
         if array.is_optional:
@@ -114,7 +113,7 @@ def batches(
     cache = cast("ChunkCache", ChunkCache.of(chunk_cache))
     own = {label: with_cache(_own(array), cache) for label, array in named.items()}
     parsed = _parsed(named, samples)
-    made = Batches(own, parsed, size, None if shuffle is None else int(shuffle), cache, type(arrays))
+    made = Batches(own, parsed, size, shuffle, cache, type(arrays))
     made._out = None if out is None else made._checked(out)
     return made
 
@@ -189,11 +188,8 @@ class Batches:
 
     @cached_property
     def _schedule(self) -> _Schedule:
-        uses = [*self._uses.values()]
-        number = self._number
-        if self.shuffle is None:
-            order = np.arange(number)
-        else:
+        uses, order = [*self._uses.values()], np.arange(self._number)
+        if self.shuffle is not None:
             order = _shuffled(uses, self._blocks, np.random.default_rng([self.shuffle, self.epoch]))
         return _Schedule.of(uses, order, self.batch_size)
 
@@ -222,16 +218,13 @@ class Batches:
         found: dict[Label, AnyArray] = {}
         for label, array in self._arrays.items():
             self._cache.later = schedule.later(number)
-            shape = len(chosen), *self._shape(label)
+            shape = len(chosen), *_shape(self._samples[label][0])
             whole = np.empty(shape, array.dtype) if self._out is None else self._out[label][: len(chosen)]
             self._fill(label, [(at, whole[row, ...]) for row, at in enumerate(chosen)])
             found[label] = whole
         if issubclass(self._form, ReadableArray):
             return found[0]
         return found if issubclass(self._form, Mapping) else tuple(found.values())
-
-    def _shape(self, label: Label) -> tuple[int, ...]:
-        return _shape(self._samples[label][0])
 
     def _fill(self, label: Label, rows: Iterable[tuple[int, AnyArray]]) -> None:
         """Read samples of one array, as many at a time as have chunks that fit into the cache together."""
@@ -256,11 +249,9 @@ class Batches:
 
     def _checked(self, out: Any) -> dict[Label, AnyArray]:
         """The memory that a user gives, by array."""
-        given = {0: out} if issubclass(self._form, ReadableArray) else out
-        if not isinstance(given, Mapping):
-            given = dict(enumerate(given))
+        given = _labelled(out, is_one=issubclass(self._form, ReadableArray))
         for label, array in self._arrays.items():
-            shape, found = (self.batch_size, *self._shape(label)), given.get(label)
+            shape, found = (self.batch_size, *_shape(self._samples[label][0])), given.get(label)
             if not isinstance(found, np.ndarray) or (found.shape, found.dtype) != (shape, array.dtype):
                 what = (
                     f"{found.dtype} of shape {found.shape}" if isinstance(found, np.ndarray) else f"{found!r}"
@@ -268,7 +259,7 @@ class Batches:
                 raise ArgumentError(
                     f"out={what} for array {label!r}; accepted: {array.dtype} of shape {shape}"
                 )
-        return dict(given)
+        return given
 
 
 @dataclass(frozen=True)
@@ -409,14 +400,16 @@ def _names(array: Any, selected: Any) -> Iterator[Name]:
         yield name_of(array.engine, at)
 
 
+def _labelled(given: Any, *, is_one: bool) -> dict[Label, Any]:
+    """What a user gives for each array: one thing, a mapping by name, or a sequence."""
+    if is_one or not isinstance(given, Iterable):
+        return {0: given}
+    return dict(given) if isinstance(given, Mapping) else dict(enumerate(given))
+
+
 def _named(arrays: Any) -> dict[Label, ReadableArray]:
     """The arrays by name, or by number."""
-    if isinstance(arrays, ReadableArray):
-        return {0: arrays}
-    if isinstance(arrays, Mapping):
-        named: dict[Label, Any] = dict(arrays)
-    else:
-        named = dict(enumerate(arrays)) if isinstance(arrays, Iterable) else {0: arrays}
+    named = _labelled(arrays, is_one=isinstance(arrays, ReadableArray))
     for label, array in named.items():
         if not isinstance(array, ReadableArray):
             raise ArgumentTypeError(

@@ -277,7 +277,7 @@ class foreign:  # noqa: N801
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if isinstance(error, FOREIGN_ERRORS) and not isinstance(error, Xzarr3Error):
-            raise self._kind(f"{self._what}: {error}", **self._place) from error
+            raise self._kind(f"{self._what}: {told_by(error)}", **self._place) from error
 
 
 class UnknownExtensionError(MetadataError):

@@ -7,7 +7,7 @@ from types import EllipsisType, TracebackType
 from typing import Any, Literal, TypeAlias, cast, get_args
 
 from xzarr3.errors import ArgumentError, ArgumentTypeError, one_of
-from xzarr3.quantities import byte_count, positive
+from xzarr3.quantities import byte_count, integer
 
 Missing: TypeAlias = Literal["fill", "warn", "error"]
 """What a read does about absent chunks."""
@@ -120,13 +120,13 @@ class set_options:  # noqa: N801 - used as a function
         self._before = dict(_values)
         given: dict[str, Any] = {}
         if max_document_bytes is not None:
-            given["max_document_bytes"] = positive("max_document_bytes", max_document_bytes)
+            given["max_document_bytes"] = integer("max_document_bytes", max_document_bytes)
         if memory_limit is not ...:
             given["memory_limit"] = None if memory_limit is None else byte_count(memory_limit)
         if missing is not ...:
             given["missing"] = check_missing(missing)
         if threads is not ...:
-            given["threads"] = None if threads is None else positive("threads", threads)
+            given["threads"] = None if threads is None else integer("threads", threads)
         _values.update(given)
 
     def __enter__(self) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 from xzarr3.options import most_threads
-from xzarr3.quantities import positive
+from xzarr3.quantities import integer
 from xzarr3.tracing.events import here
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def asked_threads(threads: int | None) -> int | None:
     ValueError
         If it is not a positive integer.
     """
-    return None if threads is None else positive("threads", threads, "None or an integer of at least 1")
+    return None if threads is None else integer("threads", threads, "None or an integer of at least 1")
 
 
 class Pool:

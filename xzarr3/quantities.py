@@ -55,19 +55,19 @@ def byte_count(size: object) -> int:
     return count
 
 
-def positive(name: str, value: object, accepted: str = "an integer of at least 1") -> int:
-    """The integer given for the parameter ``name``.
+def integer(name: str, value: object, accepted: str = "an integer of at least 1", least: int = 1) -> int:
+    """The integer given for the parameter ``name``; a truth value is none.
 
     Raises
     ------
     ValueError
-        If it is not a positive integer.
+        If it is no integer, or less than ``least``.
     """
     try:
-        number = operator.index(value)  # type: ignore[arg-type]
+        number = least - 1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError as error:
         raise ArgumentError(f"{name}={value!r}; accepted: {accepted}") from error
-    if number < 1:
+    if number < least:
         raise ArgumentError(f"{name}={value!r}; accepted: {accepted}")
     return number
 

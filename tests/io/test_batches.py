@@ -192,6 +192,7 @@ def test_what_is_said_of_batches() -> None:
         (([[1, 2]], 2), {}, "sample 0 of array 0: .*accepted: integers, slices"),
         (([], 2), {}, "no samples; give at least one"),
         (([0], 0), {}, "batch_size=0; accepted: an integer of at least 1"),
+        (([0], True), {}, "batch_size=True; accepted: an integer of at least 1"),
         (([0], 2), {"shuffle": True}, "shuffle=True; accepted: None, or a seed"),
         (([0], 2), {"shuffle": -1}, "shuffle=-1; accepted"),
         (([0], 2), {"shuffle": np.True_}, "shuffle=np.True_; accepted"),

@@ -102,7 +102,7 @@ def test_errors_of_the_class_name_the_encoding(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(Suffixed, "from_configuration", classmethod(fail))
     extensions.forget()
-    with pytest.raises(xzarr3.MetadataError, match=f"'{NAME}': no such suffix"):
+    with pytest.raises(xzarr3.MetadataError, match=f"'{NAME}': ValueError: no such suffix"):
         xzarr3.open_array(store)
 
 

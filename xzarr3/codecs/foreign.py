@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Mapping
 from functools import cached_property
 from importlib import metadata
 from typing import Any, Self
@@ -22,7 +22,7 @@ import numpy as np
 from xzarr3._types import JSON, AnyArray, Buffer
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.dtypes import parse_dtype
-from xzarr3.errors import FOREIGN_ERRORS, ChunkDecodeError, MetadataError, Xzarr3Error, told_by
+from xzarr3.errors import FOREIGN_ERRORS, ChunkDecodeError, MetadataError, foreign, told_by
 
 PREFIX = "numcodecs."
 _ENTRIES_OF_NUMCODECS, _ENTRIES_OF_ZARR = "numcodecs.codecs", "zarr.codecs"
@@ -56,34 +56,28 @@ def codec_of(name: str, configuration: Mapping[str, JSON]) -> Codec | None:
 
 def numcodec(id: str, configuration: Mapping[str, JSON]) -> NumcodecsCompressor | None:
     """The codec that is registered with numcodecs under an id; None if there is none."""
-    return None if _class_of_numcodecs(id) is None else NumcodecsCompressor(PREFIX + id, configuration)
-
-
-def registered() -> list[str]:
-    """The names of all codecs that other packages have registered."""
-    found = {PREFIX + name for name in _names_in_numcodecs()}
-    found.update(point.name for point in metadata.entry_points(group=_ENTRIES_OF_ZARR))
-    registry = sys.modules.get("zarr.registry")
-    if registry is not None:  # Version 3.1 has another name for it.
-        names = ("_codec_registries", "__codec_registries")
-        known: Any = next((vars(registry)[name] for name in names if hasattr(registry, name)), {})
-        found.update(name for name, classes in known.items() if any(map(_is_foreign, classes.values())))
-    return sorted(found)
-
-
-def _names_in_numcodecs() -> Iterable[str]:
-    from numcodecs.registry import codec_registry, entries
-
-    return [*(name for name, cls in codec_registry.items() if _is_foreign(cls)), *entries]
-
-
-def _class_of_numcodecs(id: str) -> Any:
     from numcodecs.registry import codec_registry, entries
 
     cls: Any = codec_registry.get(id)
     if cls is None and id in entries:
         cls = _imported(f"{PREFIX}{id}", entries[id])
-    return cls if cls is not None and _is_foreign(cls) else None
+    is_known = cls is not None and _is_foreign(cls)
+    return NumcodecsCompressor(PREFIX + id, configuration) if is_known else None
+
+
+def registered() -> list[str]:
+    """The names of all codecs that other packages have registered."""
+    from numcodecs.registry import codec_registry, entries
+
+    names = [*(name for name, cls in codec_registry.items() if _is_foreign(cls)), *entries]
+    found = {PREFIX + name for name in names}
+    found.update(point.name for point in metadata.entry_points(group=_ENTRIES_OF_ZARR))
+    registry = sys.modules.get("zarr.registry")
+    if registry is not None:  # Version 3.1 has another name for it.
+        held = ("_codec_registries", "__codec_registries")
+        known: Any = next((vars(registry)[name] for name in held if hasattr(registry, name)), {})
+        found.update(name for name, classes in known.items() if any(map(_is_foreign, classes.values())))
+    return sorted(found)
 
 
 def _class_of_zarr(name: str) -> Any:
@@ -118,16 +112,9 @@ class _Foreign(Codec):
     def __init__(self, name: str, configuration: Mapping[str, JSON]) -> None:
         self.name = name  # type: ignore[misc]  # of the class elsewhere
         self._configuration = copy.deepcopy(dict(configuration))
-        try:
+        what = f"codec '{name}': not a valid configuration"
+        with foreign(what, field="configuration", found=configuration):
             self._codec = self._made()
-        except Xzarr3Error:
-            raise
-        except FOREIGN_ERRORS as error:
-            raise MetadataError(
-                f"codec '{name}': not a valid configuration: {told_by(error)}",
-                field="configuration",
-                found=configuration,
-            ) from error
 
     def _made(self) -> Any:
         raise NotImplementedError

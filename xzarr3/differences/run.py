@@ -17,7 +17,7 @@ from xzarr3.errors import MetadataError, SelectionError, short_traceback
 from xzarr3.groups import Group
 from xzarr3.io.selection import BasicSelection, DimSelection, basic_selection
 from xzarr3.progress import Asked, Progress, check_asked
-from xzarr3.quantities import check_switches, positive
+from xzarr3.quantities import check_switches, integer
 from xzarr3.stores.open import StoreLike, open_store
 from xzarr3.walk import nodes_of
 
@@ -102,7 +102,7 @@ def diff(
     """
     check_asked(progress or False)
     check_switches(encoding=encoding, attributes=attributes, values=values)
-    first = positive("first", first)
+    first = integer("first", first)
     with contextlib.ExitStack() as stack:
 
         def node(store: StoreLike, options: Mapping[str, Any] | None, where: str) -> Array | Group:

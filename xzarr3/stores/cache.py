@@ -30,7 +30,7 @@ from isal import isal_zlib
 
 from xzarr3._types import Buffer, ByteRange, Found, Part
 from xzarr3.errors import ArgumentError, ChangedError, StoreError, StorePermissionError, printable
-from xzarr3.quantities import positive
+from xzarr3.quantities import integer
 from xzarr3.stores.base import Facts, Store
 from xzarr3.stores.interned import interned, is_plain, reduced
 from xzarr3.stores.local.store import LocalStore
@@ -259,7 +259,7 @@ class CacheStore(WrapperStore):
                 f"a cache of {self.inner}, whose values others do not see before it is closed or committed; "
                 "close or commit it first, and open it anew to read it"
             )
-        self.max_bytes, self.max_age = positive("max_bytes", max_bytes), max_age
+        self.max_bytes, self.max_age = integer("max_bytes", max_bytes), max_age
         is_age = isinstance(max_age, (int, float, np.number)) and 0 <= max_age < math.inf
         if max_age is not None and not is_age:
             raise ArgumentError(f"max_age={max_age!r}; accepted: None or a number of seconds, 0 or more")

@@ -27,7 +27,7 @@ from xzarr3 import errors
 from xzarr3._types import Buffer, ByteRange, Found, Part
 from xzarr3.errors import ChangedError, StoreError
 from xzarr3.parallel import parallel_map, undisturbed
-from xzarr3.quantities import positive
+from xzarr3.quantities import integer
 from xzarr3.stores.base import Key, Names, Store, Traits, called_as
 from xzarr3.stores.in_flight import Estimate, reserved
 from xzarr3.stores.interned import reduced
@@ -126,7 +126,7 @@ class FsspecStore(Store):
         self._label = _without_secrets("::".join(place for place in places if isinstance(place, str)))
         text = json.dumps(_told_apart(fs), sort_keys=True, default=_told_apart)
         self._token = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=12).hexdigest()
-        self._asked = None if concurrency is None else positive("concurrency", concurrency)
+        self._asked = None if concurrency is None else integer("concurrency", concurrency)
         self._home = _process() if "memory" in _innermost(fs) else None
         self._use(fs)
         self.traits = Traits(

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from xzarr3.options import most_threads
-from xzarr3.quantities import positive
+from xzarr3.quantities import integer
 
 DEFAULT = 2**29
 """Default limit in bytes."""
@@ -128,7 +128,7 @@ def set_limit(limit: int) -> None:
     268435456
     >>> in_flight.set_limit(before)
     """
-    _budget.resize(positive("limit", limit))
+    _budget.resize(integer("limit", limit))
 
 
 def at_once(most: int, size: int) -> int:

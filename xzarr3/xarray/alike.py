@@ -99,7 +99,11 @@ def alike(
             if key not in target:
                 attributes.pop(key, None)
         dtype = "int64" if all(array.dtype.kind in "iu" for array in arrays) else "float64"
-        return [_retimed(name, *each, target, dtype) for each in zip(arrays, found, strict=True)], attributes
+        sources = []
+        for array, each in zip(arrays, found, strict=True):
+            convert = Retimed(name, array.place, each, target, dtype)
+            sources.append(Source(_watched(array), convert, np.dtype(dtype)))
+        return sources, attributes
     one, another = _plain(found[0]), _plain(found[other])
     differing = [key for key in (one | another) if repr(one.get(key)) != repr(another.get(key))]
     differing = differing or ["_Unsigned"]
@@ -114,7 +118,13 @@ def alike(
         raise _differ(name, differing[0], arrays, found, other, advice)
     for key in (*PACKING, "dtype"):
         attributes.pop(key, None)
-    return [Source(array, each, each.dtype_of(array)) for array, each in _unpacked(arrays, found)], attributes
+    made: dict[str, Unpacked] = {}  # Equal ones are pickled once.
+    sources = []
+    for array, each in zip(arrays, found, strict=True):
+        packing = {key: value for key, value in each.items() if key in (*PACKING, "dtype")}
+        unpack = made.setdefault(_key(packing), Unpacked(packing))
+        sources.append(Source(_watched(array), unpack, unpack.dtype_of(array)))
+    return sources, attributes
 
 
 def _stored(array: ReadableArray, mask: bool | None) -> dict[str, Any]:
@@ -177,15 +187,6 @@ def _watched(array: Any) -> Any:
     return found
 
 
-def _unpacked(arrays: Sequence[Any], found: Sequence[Mapping[str, Any]]) -> list[tuple[Any, Unpacked]]:
-    made: dict[str, Unpacked] = {}  # Equal ones are pickled once.
-    each = []
-    for array, attributes in zip(arrays, found, strict=True):
-        packing = {key: value for key, value in attributes.items() if key in (*PACKING, "dtype")}
-        each.append((_watched(array), made.setdefault(_key(packing), Unpacked(packing))))
-    return each
-
-
 @dataclass(frozen=True)
 class Retimed:
     """Converts times to other units, exactly.
@@ -225,9 +226,8 @@ class Retimed:
                 f"exact in {self.target['units']!r}; store them in the units of the others first"
             ) from error
         needed = str(encoded.attrs.get("units"))
-        if (
-            needed.partition(" ")[0] != self.target["units"].partition(" ")[0]
-        ):  # The date may be spelled anew.
+        # The date may be spelled anew.
+        if needed.partition(" ")[0] != self.target["units"].partition(" ")[0]:
             raise ArgumentError(
                 f"times of variable {self.name!r} of {self.place} need {needed!r}, and "
                 f"are joined in {self.target['units']!r}; store them in the units of the others first"
@@ -296,9 +296,3 @@ def _common_times(
             continue
         return target
     raise _differ(name, "units", arrays, found, other, "store them in the same units first")
-
-
-def _retimed(
-    name: str, array: Any, attributes: Mapping[str, Any], target: Mapping[str, Any], dtype: str
-) -> Source:
-    return Source(_watched(array), Retimed(name, array.place, attributes, target, dtype), np.dtype(dtype))

@@ -34,30 +34,28 @@ class Values:
     """Values of whole arrays; those of several stores are read at once."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[Any, AnyArray]] = {}
+        self._kept: dict[Any, AnyArray] = {}
 
     def read(self, arrays: Sequence[Any]) -> list[AnyArray]:
         """The values of arrays, as they are stored. Those that were kept are not read again."""
-        left = [array for array in arrays if id(array) not in self._kept]
+        left = [array for array in arrays if array not in self._kept]
         at_once = max((array.waiting for array in left), default=1)
         found = iter(parallel_map(lambda array: array.get(), left, min(at_once, AT_ONCE)))
-        return [self._kept[id(array)][1] if id(array) in self._kept else next(found) for array in arrays]
+        return [self._kept[array] if array in self._kept else next(found) for array in arrays]
 
     def keep(self, arrays: Sequence[Any]) -> list[AnyArray]:
         """The values of arrays, such as labels, which are needed again."""
         found = self.read(arrays)
-        self._kept.update((id(array), (array, each)) for array, each in zip(arrays, found, strict=True))
+        self._kept.update(zip(arrays, found, strict=True))
         return found
 
     def keep_joined(self, array: JoinedArray) -> AnyArray:
         """Those of a joined array of one dimension."""
-        parts = self.keep([each.array for each in array.sources])
-        convert = [each.convert for each in array.sources]
-        parts = [part if one is None else one(part) for part, one in zip(parts, convert, strict=True)]
+        read = zip(array.sources, self.keep([each.array for each in array.sources]), strict=True)
+        parts = [values if each.convert is None else each.convert(values) for each, values in read]
         values = np.stack(parts) if array.joint.is_new else np.concatenate(parts)
-        values = values.astype(array.dtype, copy=False)
-        self._kept[id(array)] = array, values
-        return values
+        self._kept[array] = values.astype(array.dtype, copy=False)
+        return self._kept[array]
 
 
 def _comparable(arrays: Sequence[Any], values: Sequence[AnyArray]) -> list[AnyArray]:
