@@ -10,6 +10,7 @@ Specification: zarr-extensions, "fixed_length_utf32", "Null-terminated bytes"; Z
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -31,6 +32,7 @@ from xzarr3.errors import DataTypeValidationError
 
 _MAX_BYTES = 2**31 - 1  # numpy's limit
 _LAST_CHARACTER = 0x10FFFF
+_TOGETHER = 2**16  # Texts that are looked at together, which is faster than one by one.
 
 
 def _length_bytes(name: str, data: Any, unit: int) -> int:
@@ -332,7 +334,11 @@ def text_items(given: AnyArray, data_type: ZDType) -> list[str] | None:
         return None
     if given.dtype.kind not in "TO":
         raise data_type._cannot_hold(given, accepted=accepted)
-    items = given.astype(object).reshape(-1).tolist()
+    items = given.astype(object, copy=False).reshape(-1).tolist()
+    with contextlib.suppress(TypeError, UnicodeEncodeError):  # Which element it is, the loop finds out.
+        for start in range(0, len(items), _TOGETHER):
+            "".join(items[start : start + _TOGETHER]).encode()
+        return items
     for at, item in enumerate(items):
         if not isinstance(item, str) or not is_text(item):
             place = f"at index {tuple(map(int, np.unravel_index(at, given.shape)))}" if given.ndim else ""

@@ -134,11 +134,10 @@ class VariableLengthUTF8(_VariableLength):
         dtype = self._dtype
         if given.dtype == dtype:
             return given
-        items = text_items(given, self)
+        if text_items(given, self) is None:  # some releases of numpy misread text in the other byte order
+            given = native_order(given)
         try:
-            if items is None:  # some releases of numpy misread text in the other byte order
-                return native_order(given).astype(dtype)
-            return np.array(items, object).astype(dtype).reshape(given.shape)
+            return given.astype(dtype)
         except (TypeError, ValueError) as error:
             raise self._cannot_hold(given, str(error)) from error
 

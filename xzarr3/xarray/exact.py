@@ -368,7 +368,7 @@ class _Proof:
     def _wrong(self, found: AnyArray, given: AnyArray) -> AnyArray:
         """The indexes of the values that are not ``found`` as they were ``given``."""
         if {"O", "T"} & {found.dtype.kind, given.dtype.kind}:
-            found, given = found.astype(object), given.astype(object)
+            found, given = found.astype(object, copy=False), given.astype(object, copy=False)
             right = np.zeros(given.shape, bool)
             both = ~np.asarray(pd.isnull(found) | pd.isnull(given), bool)
             right[both] = self._equal(found[both], given[both])
