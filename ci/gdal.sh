@@ -20,4 +20,5 @@ if [ "$(cat "$gdal/installed" 2>/dev/null)" != "$wheel" ]; then
 fi
 export PYTHONPATH="$gdal/pyramids/_vendor"
 "$venv/bin/python" -c 'from osgeo import gdal; print("== GDAL", gdal.__version__)'
-exec "$venv/bin/python" -m pytest -m "slow or not slow" tests/interop/test_interop.py tests/checks/test_readers.py -k gdal "$@"
+exec "$venv/bin/python" -m pytest -n "${JOBS:-logical}" --maxprocesses 8 -m "slow or not slow" -k gdal \
+    tests/interop/test_interop.py tests/checks/test_readers.py "$@"

@@ -98,7 +98,7 @@ def python_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native.switch, "is_on", False)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def processes() -> Iterator[ProcessPoolExecutor]:
     """Two processes for dask's scheduler of processes, which would start others for each result."""
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as pool:
