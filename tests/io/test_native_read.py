@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import xzarr3
 from xzarr3 import LocalStore
 from xzarr3.codecs import Crc32cCodec
-from xzarr3.io import native
+from xzarr3.io import native, native_read
 from xzarr3.stores import BytesValue
 
 pytestmark = pytest.mark.skipif(native.loaded() is None, reason="native code is absent, or turned off")
@@ -199,6 +199,18 @@ def test_all_units_are_read_by_native_code(tmp_path: Path, codecs: str, shards: 
         assert both(array, selection)[2] == np.ascontiguousarray(values[selection]).tobytes()
     assert seen.rows > before
     assert seen.left == left
+
+
+def test_one_chunk_is_read_by_native_code_if_it_takes_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: Seen
+) -> None:
+    monkeypatch.setattr(native_read, "FEW", 8)
+    for size, rows in ((2**20, 1), (2**10, 0)):
+        values = np.arange(size)
+        array = xzarr3.create_array(tmp_path / f"{size}", data=values, chunks=size, compressors="zstd")
+        before = seen.rows
+        assert both(array, np.s_[1:])[2] == values[1:].tobytes()
+        assert seen.rows == before + rows
 
 
 @pytest.mark.parametrize("shards", [None, (8, 8)], ids=["chunks", "shards"])

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 FEW, FEW_INNER = 8, 16
 """Chunks, and inner chunks of shards. Python reads fewer of them sooner."""
+LONG = 2000.0
+"""Microseconds to decode a chunk. Native code reads fewer of these sooner, too, as its decoder is faster."""
 MANY = 64
 """Ranges of bytes in fewer uncompressed chunks. Native code reads so many of them sooner."""
 _LONGEST = 2**48  # Most elements along a dimension, so that no place exceeds 64 bits.
@@ -177,7 +179,9 @@ def does(engine: Engine, plan: ReadPlan) -> bool:
     chain, shard = engine.meta.chain, engine.meta.chain.shard
     if not engine.store.traits.plain_files:
         return False
-    if plan.chunks < (FEW if shard is None else FEW_INNER) and not _has_many_ranges(plan):
+    few = FEW if shard is None else FEW_INNER
+    is_long = shard is None and chain.decode_time >= LONG
+    if plan.chunks < few and not is_long and not _has_many_ranges(plan):
         return False
     if not engine.has_joined_keys or max(engine.meta.shape, default=0) > _LONGEST:
         return False
