@@ -139,7 +139,7 @@ class MemoryStore(Store):
     def list(self, prefix: str = "") -> Iterator[str]:
         with self._lock:
             found = list(self._values.items())
-        return (Key(key, len(value)) for key, value in found)
+        return (Key(key, len(value)) for key, value in found if key.startswith(prefix))
 
     def open(self, key: str, first: Part = None, version: object = None) -> Value | None:
         with self._lock:
