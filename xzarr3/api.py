@@ -339,9 +339,9 @@ def open(
     Traceback (most recent call last):
     MissingChunksError: array '/ocean/sst' of <MemoryStore, 3 keys>: 1 of the 1 chunk to be read is absent
     """
-    if is_document(store) and not path.strip("/"):
+    if is_document(store):
         above = import_module("xzarr3.xarray.joining")  # What is joined, xarray decodes.
-        joined = above.open_joined(store, storage_options, missing)
+        joined = above.below(above.open_joined(store, storage_options, missing), path)
         return with_cache(joined, _cache_of(chunk_cache))  # type: ignore[no-any-return]
     options: dict[str, Any] = {
         "use_consolidated": use_consolidated, "missing": missing, "chunk_cache": chunk_cache,

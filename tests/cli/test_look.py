@@ -64,6 +64,32 @@ def test_parts(given: tuple[str, ...], parts: list[str], folder: Path, call: Cal
     assert max(map(len, out.splitlines())) <= 80 or "store" in out
 
 
+@pytest.mark.parametrize(
+    ("given", "parts"),
+    [
+        (("info", "both.json"), ["2 groups along 'time'", "sst", "joined", "the same in all"]),
+        (("info", "both.json", "sst"), ["(16, 6, 12)", "0 to 8", "8 to 16", "units  K"]),
+        (("info", "both.json", "--json"), ['"node_type": "group"', '"path": "sst"']),
+        (("tree", "both.json"), ["├── sst (time: 16, lat: 6, lon: 12) float32"]),
+        (("tree", "both.json", "sst", "--json"), ['"node_type": "array"']),
+        (("read", "both.json", "time", "8:10", "--raw"), ["[0 1]"]),
+        (("explain", "both.json", "sst", "7:9"), ["requests", "/sst of"]),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, tuple) else "",
+)
+def test_documents_of_joined_stores(
+    given: tuple[str, ...], parts: list[str], folder: Path, call: Call
+) -> None:
+    both = xzarr3.concat(["ocean.zarr"] * 2, "time", check_labels=False)
+    both.to_json("both.json")  # type: ignore[union-attr]
+    status, out, err = call(*given)
+    assert (status, err) == (0, "")
+    assert [part for part in parts if part not in out] == []
+    status, _, err = call(*given[:2], "salt", *given[3:])
+    assert status == 1
+    assert "no array 'salt'" in err
+
+
 def test_json_of_nodes(folder: Path, call: Call) -> None:
     sst = json.loads(call("info", "ocean.zarr", "sst", "--json")[1])
     assert sst["shape"] == [8, 6, 12]

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from xzarr3._types import AnyArray
-from xzarr3.arrays import Array
 from xzarr3.conventions.fill_value_attribute import follows_version_2
 from xzarr3.errors import MetadataError
+from xzarr3.readable import ReadableArray
 
 
-def decoded(array: Array, values: AnyArray) -> AnyArray:
+def decoded(array: ReadableArray, values: AnyArray) -> AnyArray:
     """Values of an array, decoded as xarray does; dates and durations as text.
 
     Raises
@@ -22,7 +22,7 @@ def decoded(array: Array, values: AnyArray) -> AnyArray:
     """
     mask = follows_version_2(array.format)
     named = not array.shape or array.dimension_names is not None
-    if array.dtype.kind not in "biufc" or not named or not (mask or array.attrs):
+    if array.dtype.kind not in "biufc" or not named or not (mask or array.metadata.attributes):
         return values
 
     from xarray import Variable, conventions

@@ -18,7 +18,9 @@ from xzarr3.cli.running import command
 from xzarr3.describe import describe_tree, node_detail
 from xzarr3.display.text import brief, rows
 from xzarr3.display.units import size
-from xzarr3.errors import MetadataError, SelectionError, printable
+from xzarr3.errors import MetadataError, NodeTypeError, SelectionError, listed, printable
+from xzarr3.joined.document import is_document
+from xzarr3.readable import ReadableArray
 
 _MOST_PRINTED = 2**20
 """Elements of a selection that are read to be printed."""
@@ -26,10 +28,10 @@ _MOST_BYTES = 2**26
 """Bytes of them."""
 _LONGEST = 300  # Characters of an attribute that are printed.
 
-Node = xzarr3.Array | xzarr3.Group
+Node = xzarr3.Array | xzarr3.Group | xzarr3.JoinedArray | xzarr3.JoinedGroup
 
 
-def nodes_to_json(nodes: Mapping[str, Node | MetadataError]) -> list[dict[str, Any]]:
+def nodes_to_json(nodes: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What is told of nodes as JSON, with their paths below the given one."""
     return [{"path": path, **_node_to_json(node)} for path, node in nodes.items()]
 
@@ -37,11 +39,11 @@ def nodes_to_json(nodes: Mapping[str, Node | MetadataError]) -> list[dict[str, A
 def _node_to_json(node: Node | MetadataError) -> dict[str, Any]:
     if isinstance(node, MetadataError):
         return {"node_type": "unreadable", "error": str(node)}
-    if isinstance(node, xzarr3.Group):
-        return {"node_type": "group", "zarr_format": node.zarr_format}
+    if not isinstance(node, ReadableArray):
+        return {"node_type": "group", "zarr_format": node.format.zarr_format}
     return {
         "node_type": "array",
-        "zarr_format": node.zarr_format,
+        "zarr_format": node.format.zarr_format,
         "shape": node.shape,
         "data_type": node.zdtype.name,
         "dimension_names": node.dimension_names,
@@ -51,10 +53,17 @@ def _node_to_json(node: Node | MetadataError) -> dict[str, Any]:
     }
 
 
+def _members(node: Node, depth: int | None = 0) -> dict[str, Any]:
+    """The nodes below a node, by path."""
+    if isinstance(node, ReadableArray):
+        return {}
+    return dict(node.load(max_depth=depth) if isinstance(node, xzarr3.Group) else node)
+
+
 def _info_to_json(node: Node) -> dict[str, Any]:
     own: dict[str, Any] = {"path": node.path, "store": str(node.store), "attributes": dict(node.attrs)}
-    if isinstance(node, xzarr3.Group):
-        return {**_node_to_json(node), **own, "members": nodes_to_json(dict(node.load()))}
+    if not isinstance(node, ReadableArray):
+        return {**_node_to_json(node), **own, "members": nodes_to_json(_members(node))}
     codecs = [{"name": each.name, "configuration": each.configuration()} for each in node.metadata.codecs]
     own |= {"fill_value": output.values_to_json(node.fill_value), "codecs": codecs}
     return {**_node_to_json(node), **own}
@@ -79,8 +88,8 @@ def _info(node: Node) -> Iterator[str]:
         told = [(printable(f"  {name} "), brief(each, _LONGEST)) for name, each in node.attrs.items()]
         width = min(max(len(name) for name, _ in told), 32) + 1
         yield f"attributes\n{rows(told, width)}"
-    if isinstance(node, xzarr3.Group):
-        yield str(describe_tree(node, dict(node.load())))
+    if isinstance(node, xzarr3.Group):  # What is joined has its arrays in its description.
+        yield str(describe_tree(node, _members(node)))
 
 
 @command(
@@ -99,9 +108,9 @@ def tree(store: str, path: str, depth: int | None, option: dict[str, Any]) -> Ou
       xzarr3 tree ocean.zarr deep --json
     """
     node = xzarr3.open(store, path, storage_options=option)
-    nodes, text = {}, printable(f"{node.name} {node_detail(node)}")
-    if isinstance(node, xzarr3.Group):
-        nodes = dict(node.load(max_depth=None if depth is None else depth - 1))
+    nodes = _members(node, None if depth is None else depth - 1)
+    text = printable(f"{node.name} {node_detail(node)}")
+    if not isinstance(node, ReadableArray):
         text = str(describe_tree(node, nodes))
     return Output(lambda: {"path": node.path, "nodes": nodes_to_json({"": node, **nodes})}, lambda: text)
 
@@ -121,6 +130,16 @@ def stats(store: str, path: str, option: dict[str, Any]) -> Output:
     return output.found(xzarr3.stats(store, path, storage_options=option))
 
 
+def _array(store: str, path: str, option: dict[str, Any]) -> ReadableArray:
+    """The array at a path, also of a document of joined stores."""
+    if not is_document(store):
+        return xzarr3.open_array(store, path, storage_options=option)
+    node: Any = xzarr3.open(store, path, storage_options=option)
+    if not isinstance(node, ReadableArray):
+        raise NodeTypeError(f"{store} joins groups; give the path of one of the arrays {listed([*node])}")
+    return node
+
+
 @command(*NODE, arguments.selection_argument, arguments.threads_option)
 def explain(store: str, path: str, selection: str, threads: int | None, option: dict[str, Any]) -> Output:
     """Tell what reading a selection of an array fetches.
@@ -134,7 +153,7 @@ def explain(store: str, path: str, selection: str, threads: int | None, option: 
       xzarr3 explain ocean.zarr sst --json
     """
     chosen = arguments.parse_selection(selection)
-    array = xzarr3.open_array(store, path, storage_options=option)
+    array = _array(store, path, option)
     return output.found(array.explain(chosen, threads=threads))
 
 
@@ -164,7 +183,7 @@ def read(
       xzarr3 read ocean.zarr sst -- '-1, 0, :'
     """
     chosen = arguments.parse_selection(selection)
-    array = xzarr3.open_array(store, path, storage_options=option)
+    array = _array(store, path, option)
     number = math.prod(array.plan(chosen).shape)
     if number > _MOST_PRINTED or number * array.dtype.itemsize > _MOST_BYTES:
         raise SelectionError(

@@ -166,11 +166,6 @@ class JoinedArray(Joined, ReadableArray):
         name = (self.dimension_names or (None,) * self.ndim)[self.joint.axis]
         return f"dimension {self.joint.axis}" if name is None else repr(name)
 
-    @property
-    def info(self) -> Description:
-        """A description of the array, one line for each property and for each of the first sources."""
-        return self._describe()
-
     def _describe(self) -> Description:
         from xzarr3.display.picture import picture
 

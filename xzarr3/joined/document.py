@@ -15,7 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from xzarr3 import fields
-from xzarr3.display.shown import Shown
+from xzarr3.display.shown import Description, Shown
 from xzarr3.errors import ArgumentError, MetadataError, StoreError, located
 from xzarr3.fields import Meta
 from xzarr3.formats import V3, Format
@@ -94,6 +94,11 @@ class Joined(Shown):
     def attrs(self) -> Mapping[str, Any]:
         """The attributes of the first part, without those that no longer hold for converted values."""
         return MappingProxyType(dict(self.metadata.attributes))
+
+    @property
+    def info(self) -> Description:
+        """A description: one line for each property, and for each array or each of the first sources."""
+        return self._describe()
 
     def to_json(self, path: str | os.PathLike[str]) -> None:
         """Save what was joined as a JSON document; :func:`xzarr3.open` joins it again.

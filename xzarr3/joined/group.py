@@ -9,6 +9,7 @@ from xzarr3._types import AnyArray
 from xzarr3.display.report import Page, Table
 from xzarr3.display.shown import Description
 from xzarr3.display.units import counted
+from xzarr3.errors import NodeNotFoundError, one_of
 from xzarr3.joined.array import JoinedArray
 from xzarr3.joined.document import Joined, Recipe
 from xzarr3.model.metadata import GroupMetadata
@@ -60,7 +61,10 @@ class JoinedGroup(Mapping[str, "Array | JoinedArray"], Joined):
         self.metadata = GroupMetadata(attributes=dict(attributes))
 
     def __getitem__(self, name: str) -> Array | JoinedArray:
-        return self._arrays[name]
+        try:
+            return self._arrays[name]
+        except (KeyError, TypeError) as error:
+            raise NodeNotFoundError(f"no array {name!r} in {self!r}; {one_of(name, self._arrays)}") from error
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._arrays)

@@ -175,7 +175,7 @@ def _from_recipe(
         if isinstance(source, Recipe):
             return _from_recipe(source, storage_options, missing, above)
         if is_document(source.store):
-            return _below(open_joined(source.store, storage_options, missing, above), source.path)
+            return below(open_joined(source.store, storage_options, missing, above), source.path)
         return source
 
     sources = tuple(map(joined_or_place, recipe.sources))
@@ -202,18 +202,18 @@ def opened(
             return open_node(*source, missing=missing, use_consolidated=use_consolidated)
         if is_document(source):
             source = open_joined(source, storage_options, missing)
-        return _below(source, path)
+        return below(source, path)
 
     found = [*map(located, sources)]
     at_once = max((each[0].concurrency for each in found if isinstance(each, tuple)), default=1)
     return parallel_map(found_in, found, min(at_once, AT_ONCE))
 
 
-def _below(node: Any, path: str) -> Any:
+def below(node: Any, path: str) -> Any:
     """The node at a path below a group."""
     if path.strip("/") and isinstance(node, ReadableArray):
         raise ArgumentError(f"path={path!r} in {node!r}, which is an array; path names a node in a group")
-    return node[path] if path.strip("/") else node
+    return node[path.strip("/")] if path.strip("/") else node
 
 
 def join(
