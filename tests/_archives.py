@@ -54,7 +54,11 @@ def read(store: Any, **options: Any) -> xr.Dataset:
 
 
 def store_of(kind: str, folder: Path) -> Any:
-    return xzarr3.MemoryStore() if kind == "memory" else xzarr3.LocalStore(folder / "archive.zarr")
+    if kind == "directory":
+        return xzarr3.LocalStore(folder / "archive.zarr")
+    if kind == "fsspec":
+        return xzarr3.FsspecStore(f"memory://{folder.name}")
+    return xzarr3.MemoryStore({} if kind == "dictionary" else None)
 
 
 def values(store: Any) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 import numpy.typing as npt
 
-from xzarr3._types import AnyArray
+from xzarr3._types import AnyArray, Buffer
 from xzarr3.display.shown import Description
 from xzarr3.dtypes import Struct, ZDType
 from xzarr3.errors import SelectionError, Xzarr3Error, located, short_traceback
@@ -95,6 +95,8 @@ class Array(ReadableArray, Node):
     """The service's tag for the version of the document that the array was opened from."""
     has_document: bool = True
     """Whether there is or will be a document; False for values that are stored only for a while."""
+    _compared: list[Buffer | None] | None = None
+    """The stored documents that this handle was compared with, where they are looked at after each read."""
     _stored: Stored | None = None
     """How much of the array was stored when it was last counted."""
     _bounded: Array | None = None
@@ -413,13 +415,7 @@ class Array(ReadableArray, Node):
     ) -> None:
         """Write to a selection that has been worked out; see :meth:`set`."""
         self._check_writable()
-        if self.store.concurrency > 1 and self.store.versions([self._key])[0] is None:
-            self._check_to_write()
-            self._write(selection, values, fields, threads)
-        else:
-            confirm = partial(freshness.confirm, self)
-            (self._check_current if self._known.version is None else confirm)()
-            self._write(selection, values, fields, threads, confirm)
+        self._write(selection, values, fields, threads, freshness.confirming(self))
 
     def _write(
         self,

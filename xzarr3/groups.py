@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping, ValuesView
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import numpy as np
 
@@ -52,6 +53,9 @@ from xzarr3.stores import Store
 
 if TYPE_CHECKING:
     from xzarr3.io.chunk_cache import ChunkCache
+
+Below = TypeVar("Below")
+_ATTEMPTS = 3  # To read what is below a group that is being replaced.
 
 
 def bind(
@@ -226,8 +230,37 @@ class Group(Node, Mapping[str, "Array | Group"]):
         group = Group(self.store, self.path, self.metadata, format=self.format, read_only=self.read_only)
         group.consolidated, group.missing = self.consolidated, self.missing
         group.chunk_cache = self.chunk_cache
-        group._documents = Consolidated.of(load_below(self.store, self.format, self.path))
+        group._documents = Consolidated.of(self._load_below())
         return group
+
+    def _load_below(self, **how: Any) -> dict[str, Held | MetadataError]:
+        """The documents of the nodes below, steadily where no answer of the store is waited for."""
+        read = partial(load_below, self.store, self.format, self.path, **how)
+        return read() if self.store.concurrency > 1 else self.steadily(read)
+
+    def steadily(self, read: Callable[[], Below]) -> Below:
+        """What ``read`` finds below this group: all of before a writer replaced the group, or all of after.
+
+        Raises
+        ------
+        IncompleteWriteError
+            If the group is being replaced.
+        """
+        for _ in range(_ATTEMPTS):
+            before = self._replaced_at()
+            found = read()
+            if before is not None and self._replaced_at() == before:
+                return found
+        from xzarr3.commit.lease import check_complete
+
+        check_complete(self.store, self.path, f"group '{self.name}'")
+        return read()
+
+    def _replaced_at(self) -> float | None:
+        """When the group was replaced, by its document as stored now; 0 if never, None without a document."""
+        found = self.store.get_values(self.format.keys(self.path).defining)
+        value = next((each for each in found if each is not None), None)
+        return None if value is None else documents.replaced_at(value) or 0
 
     def _held(
         self, max_depth: int | None = 0, leave_out: Collection[str] = ()
@@ -235,7 +268,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         """Relative paths and documents of the nodes below, depth first."""
         found = self._documents
         if found is None:
-            found = load_below(self.store, self.format, self.path, max_depth=max_depth, leave_out=leave_out)
+            found = self._load_below(max_depth=max_depth, leave_out=leave_out)
         paths = found if max_depth is None else (path for path in found if path.count("/") <= max_depth)
         for path in depth_first(path for path in paths if path not in leave_out):
             yield path, found[path]

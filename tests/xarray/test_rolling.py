@@ -24,8 +24,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xzarr3
-from xzarr3 import ArgumentError, ChangedError, ConflictError, to_zarr
-from xzarr3.commit import directory
+from xzarr3 import ArgumentError, ChangedError, ConflictError, IncompleteWriteError, to_zarr
+from xzarr3.commit import directory, keys
 from xzarr3.io import native
 from xzarr3.nodes import freshness
 from xzarr3.xarray import write
@@ -237,7 +237,7 @@ def test_another_append_meanwhile_raises_and_loses_nothing(
     xr.testing.assert_identical(read(store), xr.concat(expected, "time", data_vars="minimal"))
 
 
-@pytest.mark.parametrize("kind", ["memory", "directory", "waiting"])
+@pytest.mark.parametrize("kind", ["memory", "directory", "waiting", "dictionary", slow("fsspec")])
 @pytest.mark.parametrize("zarr_format", [3, slow(2), slow("3-draft")])
 @WAYS
 def test_what_was_opened_before_does_not_take_old_indices_for_new_ones(
@@ -263,6 +263,8 @@ def test_what_was_opened_before_does_not_take_old_indices_for_new_ones(
         lambda: array[0, 0],
         lambda: unpickled[0, 0],
         lambda: array.__setitem__(0, 1),
+        lambda: array.__setitem__(..., 1),
+        lambda: array.resize((47, 5)),
     ):
         with pytest.raises(ChangedError, match=f"'/t2m'.*{said}.*open it again"):
             use()
@@ -352,21 +354,23 @@ def test_a_write_under_way_changes_nothing_in_what_comes(
     assert all(name.endswith(".__lock") for name in left(xzarr3.LocalStore(tmp_path)))
 
 
+@pytest.mark.parametrize("kind", ["memory", "directory", "dictionary"])
 @pytest.mark.parametrize("group", ["", slow("g/h")])
 @WAYS
 def test_values_set_at_the_last_moment_are_not_lost(
-    way: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    way: str, group: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = xzarr3.LocalStore(tmp_path)
+    store = store_of(kind, tmp_path)
     archive(way, store, 12, group=group)
     at = f"{group}/t2m".lstrip("/")
-    swap_units = directory.swap_units
+    module, name = (directory, "swap_units") if kind == "directory" else (keys, "put_in_place")
+    swap = getattr(module, name)
 
-    def set_before(*given: Any, **more: Any) -> bool:
+    def set_before(*given: Any, **more: Any) -> Any:
         xzarr3.open_array(store, at, mode="r+")[-4, 0] = 99.0
-        return swap_units(*given, **more)
+        return swap(*given, **more)
 
-    monkeypatch.setattr(directory, "swap_units", set_before)
+    monkeypatch.setattr(module, name, set_before)
     before = opened(store, group=group).load()
     before.t2m[-4, 0] = 99.0
     call: Any = (
@@ -382,6 +386,33 @@ def test_values_set_at_the_last_moment_are_not_lost(
     call()
     assert opened(store, group=group).t2m[-4, 0] == 99.0
     assert xzarr3.check(store).ok
+
+
+@pytest.mark.parametrize("kind", ["memory", "directory", "dictionary", "waiting"])
+@pytest.mark.parametrize("zarr_format", [3, slow(2), slow("3-draft")])
+@WAYS
+def test_what_is_listed_while_an_archive_is_replaced_is_no_part_of_it(
+    way: str, zarr_format: Any, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = WaitingStore() if kind == "waiting" else store_of(kind, tmp_path)
+    archive(way, store, 12, zarr_format=zarr_format)
+    group, uses = xzarr3.open_group(store, use_consolidated=False), 0
+    module, name = (directory, "_clear") if kind == "directory" else (keys, "_copy")
+    go_on = getattr(module, name)
+
+    def use_first(*given: Any) -> None:
+        nonlocal uses
+        for use in (lambda: xzarr3.copy(group, xzarr3.MemoryStore()), lambda: dict(group.load())):
+            if uses < 2 - (kind == "waiting"):
+                uses += 1
+                with pytest.raises(IncompleteWriteError, match="being put in place"):
+                    use()
+        go_on(*given)
+
+    monkeypatch.setattr(module, name, use_first)
+    roll(way, store, 12)
+    assert uses
+    assert sorted(dict(group.load())) == sorted(months().variables)
 
 
 @pytest.mark.parametrize("made", ["t2m/c/0", "t2m/c/0/0"])

@@ -23,14 +23,14 @@ from xzarr3._types import AnyArray, Buffer
 from xzarr3.commit.lease import LeaseLostError, release_together
 from xzarr3.commit.length import Length, turn
 from xzarr3.errors import ChangedError, MetadataError, OutcomeUnknownError, SelectionError, StoreError
-from xzarr3.formats import Format
+from xzarr3.formats import Format, documents
 from xzarr3.grid import as_lengths
 from xzarr3.io.selection import basic_selection
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes.consolidated import refresh_copies
 from xzarr3.nodes.documents import change_document
 from xzarr3.nodes.find import document_values, metadata_of
-from xzarr3.nodes.freshness import same, stored_metadata
+from xzarr3.nodes.freshness import check_place, same, stored_metadata
 from xzarr3.nodes.resize import erase_beyond, resized
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
@@ -345,6 +345,7 @@ def _resize(array: Array, shape: tuple[int, ...], deadline: float) -> None:
     length.deadline = deadline
     with length:
         stored = at_first(array, length)
+        check_place(array, documents.replaced_at(length.document))  # The shape is meant for that array.
         after = resized(stored, shape)
         if array.store.traits.visible == "at commit":
             _resize_at_once(array, stored, after, length)

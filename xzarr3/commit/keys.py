@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from xzarr3._types import Buffer
 from xzarr3.commit.lease import SWAPPING, Lease, holder_at, keeps_leases
 from xzarr3.commit.places import Place, is_own
 from xzarr3.commit.staged import BEGUN, NEW, SWAP, Swap, now
-from xzarr3.commit.transaction import Transaction
+from xzarr3.commit.transaction import Transaction, finish_above, nodes_at
 from xzarr3.errors import StoreCapabilityError, StoreError, listed
 from xzarr3.formats import Format
 from xzarr3.nodes import seen
@@ -130,7 +130,12 @@ class Keys(Transaction):
             if self.lease is not None:
                 self.lease.say(place.path, SWAPPING, self.top)
         self.is_swapping = True
-        put_in_place(store, self.new.format, self.top, swap)
+        if not put_in_place(store, self.new.format, self.top, swap, unchanged=self.unchanged):
+            store.erase(f"{self.top}{SWAP}")
+            self.is_swapping = False
+            self.plan = None  # what was taken from the old node is of no use any more
+            finish_above(store, self.new.format, place.path, nodes_at(store, self.new.format, place.path))
+            raise place.changed()
 
     @staticmethod
     def finish(store: Store, format: Format, top: str, swap: Swap) -> bool:
@@ -256,13 +261,39 @@ def _leaving(place: Place, there: set[str] | None = None) -> set[str]:
 # Copying
 
 
-def put_in_place(store: Store, format: Format, top: str, swap: Swap) -> None:
-    """Erase the old node, copy the new values to their places, and store the documents last."""
-    for each in formats_in(store, swap.path, format):  # first, so that no copy outlives its document
+def put_in_place(
+    store: Store,
+    format: Format,
+    top: str,
+    swap: Swap,
+    *,
+    unchanged: Callable[[str | None], bool] | None = None,
+) -> bool:
+    """Erase the old node, copy the new values to their places, and store the documents last.
+
+    Returns
+    -------
+    bool
+        Whether the new node is in its place. If ``unchanged`` tells, once the old documents have left and
+        nobody writes there any more, that the old node has changed, they are put back.
+    """
+    formats = formats_in(store, swap.path, format)
+    for each in formats:  # first, so that no copy outlives its document
         drop_from_consolidated(store, each, swap.path)
+    if unchanged is not None:
+        away = itertools.chain(*swap.away)
+        documents = [key for key in away if any(each.place(key) is not None for each in formats)]
+        values = store.get_values(documents)
+        erase_stages(store, [documents])
+        if not unchanged(None):
+            for key, value in reversed([*zip(documents, values, strict=True)]):
+                if value is not None:
+                    store.set(key, value)
+            return False
     erase_stages(store, swap.away)
     _copy(store, format, f"{top}{NEW}/", swap)
     store_documents(store, format, swap.encoded(), last=swap.path, replaces=True)
+    return True
 
 
 def _copy(store: Store, format: Format, staged: str, swap: Swap) -> None:

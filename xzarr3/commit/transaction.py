@@ -162,9 +162,10 @@ class Transaction(ABC):
     """Whether the old node may have left, so that the swap only goes forward."""
     stay: Container[str] = ()
     """Paths of arrays of which all elements stay what they are, though their documents are replaced."""
-    unchanged: Callable[[str], bool] | None = None
-    """Whether the old node is what it was when values were taken from it. A directory asks with the folder
-    where it then lies, and where no other writer looks; if it has changed, it is put back."""
+    unchanged: Callable[[str | None], bool] | None = None
+    """Whether the old node is what it was when values were taken from it. It is asked once no other writer
+    looks there: with the folder where it lies aside, or with None where its documents have left. If it has
+    changed, it is put back."""
 
     def __init__(
         self,

@@ -170,7 +170,8 @@ def nodes_below(node: Source) -> dict[str, Source]:
     plain = bind(
         node.store, node.format, node.path, node.metadata, read_only=node.read_only, consolidated=False
     )
-    below = dict(cast("Group", plain).members(max_depth=None))
+    plain = cast("Group", plain)
+    below = plain.steadily(lambda: dict(plain.members(max_depth=None)))
     held = [name for name in node.copies or () if name in below]  # The order of the variables in xarray.
     nodes.update((name, below[name]) for name in depth_first(dict.fromkeys([*held, *below])))
     known = {node.path, *(node_prefix(node.path) + below for below in nodes)}

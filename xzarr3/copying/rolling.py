@@ -8,8 +8,8 @@ borders of a regular grid, the elements are decoded and encoded again, a new uni
 
 The place, and the lengths of the arrays, are leased before the first unit is taken over. Before the old node
 leaves, the units that it stores are compared with those that were taken over. So values which another writer
-has set meanwhile are not lost where the store tells versions without requests; elsewhere only units that came
-or went are noticed. A directory compares once more after the old node has left, when no writer reaches it.
+has set meanwhile are not lost where no answer of the store is waited for; elsewhere only units that came or
+went are noticed. There they are compared once more after the old node has left, when no writer reaches it.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ from xzarr3.grid import RectilinearGrid, Steps
 from xzarr3.groups import Group
 from xzarr3.io.selection import basic_selection
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
-from xzarr3.nodes.freshness import note_values
+from xzarr3.nodes.freshness import answers_at_once, note_values
 from xzarr3.nodes.resize import inner_shape, resized
 from xzarr3.parallel import pause
 from xzarr3.progress import Asked, Progress
-from xzarr3.stores import Store
+from xzarr3.stores import Store, versioned
 
 _PLAN = "shift"  # What the lease says; calls of any arguments take over the lease of one that was killed.
 
@@ -212,7 +212,7 @@ class _Shifting:
         means = Means(threads or most_threads(group, store, plan.arrays.values()))
         with write(taken), _without_plan(taken):
             before = self._states(store.folder)
-            if store.folder is not None:
+            if store.folder is not None or store.concurrency <= 1:
                 taken.unchanged = lambda folder: self._states(folder) == before
             size, text = sum(part.target.nbytes for part in parts), f"taking over what stays in {store}"
             with Progress(progress, size, text) as shown:
@@ -225,7 +225,7 @@ class _Shifting:
         return cast("Group", plan.opened())
 
     def _states(self, folder: str | None) -> list[object]:
-        """What is stored: files in a folder; else units, with their versions if these cost no request."""
+        """What is stored: files in a folder; else units, with versions where no answer is waited for."""
         if folder is None:
             return [
                 state for node in self.nodes.values() if isinstance(node, Array) for state in _units(node)
@@ -390,10 +390,12 @@ def _take_over(store: Store, key: str, into: Store, new: str) -> None:
 
 
 def _units(array: Array) -> Iterator[tuple[Coords, object]]:
-    """The stored units of an array, each with its version if the store tells it without a request."""
-    units = sorted(array.stored_units())
-    versions = array.engine.store.versions([array.engine.key(coords) for coords in units])
-    return zip(units, versions, strict=True)
+    """The stored units of an array, each with its version if no answer of the store is waited for."""
+    units, store = sorted(array.stored_units()), array.engine.store
+    keys = [array.engine.key(coords) for coords in units]
+    if answers_at_once(store):
+        return ((coords, versioned(store, key)[1]) for coords, key in zip(units, keys, strict=True))
+    return zip(units, store.versions(keys), strict=True)
 
 
 def _files(folder: str, prefix: str) -> Iterator[tuple[str, object]]:

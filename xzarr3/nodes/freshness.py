@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from xzarr3._types import Buffer
 from xzarr3.errors import ChangedError, StoreError, Xzarr3Error
 from xzarr3.formats.base import Held
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
@@ -21,7 +22,8 @@ from xzarr3.nodes import seen
 from xzarr3.nodes.coding import coding, recoded
 from xzarr3.nodes.find import document_values, metadata_of, read_held
 from xzarr3.parallel import parallel_map
-from xzarr3.stores import versioned
+from xzarr3.stores import Store, versioned
+from xzarr3.stores.values import ABSENT
 
 if TYPE_CHECKING:
     from xzarr3.arrays import Array
@@ -38,10 +40,11 @@ def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves:
     document at any time before it. If it has changed, everything is read again: the change may have been an
     attribute, or the length.
 
-    Where each look takes a request, the documents that define how values are decoded are read beside the
-    values, once in :data:`xzarr3.nodes.seen.RECENT` seconds for all handles, and after a read that
-    found no value for a unit. So new values are not decoded by old documents, and erased values are not taken
-    for fill values. While an array is being replaced there, a read may give old and new values.
+    In a store in memory that does not tell changes, the documents are read after the values. Where each look
+    takes a request, the documents that define how values are decoded are read beside the values, once in
+    :data:`xzarr3.nodes.seen.RECENT` seconds for all handles, and after a read that found no value for a unit.
+    So new values are not decoded by old documents, and erased values are not taken for fill values. While an
+    array is being replaced there, a read may give old and new values.
 
     Parameters
     ----------
@@ -68,10 +71,7 @@ def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves:
             if version is None:
                 if array.store.traits.tells_changes:
                     raise _vanished(array)
-                missing = _read_and_look(read, [*filter(_needs_look, _decoded_like(array))], leaves)
-                if missing:  # They may have been erased just now.
-                    _look(array)
-                return missing
+                return _read_and_look(array, read, leaves)
             array._check_current(version)
         before = array._known.version
         try:
@@ -95,7 +95,21 @@ def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves:
     )
 
 
-def _read_and_look(read: Callable[[], int], due: Sequence[Array], leaves: bool) -> int:
+def _read_and_look(array: Array, read: Callable[[], int], leaves: bool) -> int:
+    """Read values, and look at the documents: afterwards, or in other threads if answers are waited for."""
+    if answers_at_once(array.store):
+        try:
+            return read()
+        finally:  # A replaced array may be unreadable: report the change instead.
+            for each in _decoded_like(array):
+                _look_if_changed(each)
+    missing = _read_beside_looks(read, [*filter(_needs_look, _decoded_like(array))], leaves)
+    if missing:  # They may have been erased just now.
+        _look(array)
+    return missing
+
+
+def _read_beside_looks(read: Callable[[], int], due: Sequence[Array], leaves: bool) -> int:
     """Read values while looking at the documents of ``due`` arrays in other threads."""
     if not due:
         return read()
@@ -134,21 +148,29 @@ def _needs_look(array: Array) -> bool:
     return not found.tells
 
 
-def _look(array: Array) -> None:
-    """Read the documents that define how values are decoded, and compare them."""
-    found = look(array).metadata
+def _look(array: Array, stored: Sequence[Buffer | None] | None = None) -> None:
+    """Read the documents that define how values are decoded, unless they are given, and compare them."""
+    found = look(array, stored).metadata
     if found is None:
         raise _vanished(array)
     _check_seen(array, found)
 
 
-def look(array: Array, *, to_write: bool = False) -> seen.Seen:
+def _look_if_changed(array: Array) -> None:
+    """As :func:`_look`, unless the documents are those that this handle has compared last."""
+    stored = document_values(array.store, _document_keys(array))
+    if stored != array._compared:
+        _look(array, stored)
+        array._compared = stored
+
+
+def look(array: Array, stored: Sequence[Buffer | None] | None = None, *, to_write: bool = False) -> seen.Seen:
     """Read the documents of an array and remember what they say; ``to_write`` bypasses caches."""
     now, keys = time.monotonic(), _document_keys(array)
     if to_write:
         stored = parallel_map(lambda key: versioned(array.store, key)[0], keys, array.store.concurrency)
         seen.note_all(array.store, zip(keys, stored, strict=True))
-    else:
+    elif stored is None:
         stored = document_values(array.store, keys)
     values = dict(zip(keys, stored, strict=True))
     found = None if stored[0] is None else metadata_of(array.format, array.path, values)
@@ -160,7 +182,7 @@ def _check_seen(array: Array, metadata: NodeMetadata) -> None:
     how = recoded(found, array.metadata) if array._is_decoded else None
     if how is not None:
         raise _decoded_otherwise(array, how)
-    _check_place(array, seen.replaced_at(array.store, array._key))
+    check_place(array, seen.replaced_at(array.store, array._key))
     array._check_shape(found)
 
 
@@ -170,7 +192,7 @@ def check_to_write(array: Array) -> None:
     if found is None or not (found.is_new and found.is_recent):
         found = look(array, to_write=True)
     if found.metadata is not None:
-        _check_place(array, seen.replaced_at(array.store, array._key))
+        check_place(array, seen.replaced_at(array.store, array._key))
         array._check_shape(same(array, found.metadata))
 
 
@@ -201,7 +223,43 @@ def _check_known(array: Array) -> None:
     """Raise if the array was replaced by the stored documents that were compared with its own."""
     if array._is_decoded and array._known.recoded is not None:
         raise _decoded_otherwise(array, array._known.recoded)
-    _check_place(array, array._known.replaced_at)
+    check_place(array, array._known.replaced_at)
+
+
+def confirming(array: Array) -> Callable[[], None]:
+    """Raise before a write to a replaced array; returns what raises if it has left its place since.
+
+    Where a look at the document takes as long as storing a unit, there is only the look before the write.
+    """
+    store, known = array.store, array._known
+    if store.traits.tells_changes or store.versions([array._key])[0] is not None:
+        if known.version is None:
+            array._check_current()
+        else:
+            confirm(array)
+        return partial(confirm, array)
+    if not answers_at_once(store):
+        array._check_to_write()
+        return lambda: None
+    before = versioned(store, array._key)[1]
+    if before == ABSENT:
+        array._check_not_being_replaced()
+    array._check_to_write()
+
+    def look_again() -> None:
+        version = versioned(store, array._key)[1]
+        if version != before:
+            if version == ABSENT:
+                raise _vanished(array)
+            array._check_to_write()
+
+    return look_again
+
+
+def answers_at_once(store: Store) -> bool:
+    """Whether a look at a document costs next to nothing, where the store does not tell changes itself."""
+    traits = store.traits
+    return not traits.tells_changes and traits.concurrency <= 1 and traits.conditional != "threads"
 
 
 def confirm(array: Array) -> None:
@@ -268,7 +326,7 @@ def check_shape(array: Array, found: ArrayMetadata) -> None:
         )
 
 
-def _check_place(array: Array, replaced_at: float | None) -> None:
+def check_place(array: Array, replaced_at: float | None) -> None:
     """Raise if the array was replaced since it was opened, though by one that is stored in the same way."""
     if replaced_at is not None and replaced_at > array._opened_at:
         raise ChangedError(

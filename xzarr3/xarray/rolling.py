@@ -51,9 +51,10 @@ def drop(
     (a rectilinear grid) need no border: only the chunk that is cut is encoded again.
 
     The place is leased meanwhile: an append waits, or raises. If another writer sets values all the same, an
-    error is raised and nothing is dropped, where the store tells versions without requests, as a directory
-    does. The same call goes on with what was interrupted. Arrays and datasets that were opened before raise
-    :class:`~xzarr3.ChangedError` when they are read or written, as their indices mean other elements.
+    error is raised and nothing is dropped, in a directory and in memory; elsewhere only chunks that came or
+    went are noticed. The same call goes on with what was interrupted. Arrays and datasets that were opened
+    before raise :class:`~xzarr3.ChangedError` when they are read or written, as their indices mean other
+    elements.
 
     Parameters
     ----------
