@@ -415,6 +415,36 @@ def test_what_is_listed_while_an_archive_is_replaced_is_no_part_of_it(
     assert sorted(dict(group.load())) == sorted(months().variables)
 
 
+@pytest.mark.parametrize("call", ["append_dim", "prepend_dim", "region", "drop"])
+def test_who_writes_through_a_cache_goes_by_what_is_stored(call: str) -> None:
+    """Another writer does not write through that cache, which would give values of up to five minutes ago."""
+    inner = xzarr3.MemoryStore()
+    archive("drop", inner, 0)
+    cache = xzarr3.CacheStore(inner)
+    for name in months().variables:
+        xzarr3.open_array(cache, str(name), mode="r+")[...]
+    more = first(2).assign_coords(time=xr.date_range("2023-01-01", periods=2, freq="MS"))
+    before = first(2).assign_coords(time=xr.date_range("2018-11-01", periods=2, freq="MS"))
+    if call == "drop":
+        xzarr3.open_array(inner, "t2m", mode="r+")[-1] = 9.0
+        group = xzarr3.drop(cache, time=slice(None, TIMES[11]))
+        assert opened(inner).t2m[-1, 0] == 9.0
+    elif call == "region":
+        roll("drop", inner, 12)
+        part = months().isel(time=slice(30, 40))[["t2m"]].drop_vars("lat") * 2
+        group = to_zarr(part, cache, region={"time": "auto"})
+        np.testing.assert_array_equal(read(inner).t2m[18:28], part.t2m)
+    else:
+        data = more if call == "append_dim" else before
+        to_zarr(data, inner, **{call: "time"})
+        with pytest.raises(ArgumentError, match="would be there twice"):
+            to_zarr(data, cache, **{call: "time"})
+        again = data.assign_coords(time=data.time + np.timedelta64(61 if call == "append_dim" else -61, "D"))
+        group = to_zarr(again, cache, **{call: "time"})
+        assert read(inner).sizes["time"] == 52
+    assert group.store is cache
+
+
 @pytest.mark.parametrize("made", ["t2m/c/0", "t2m/c/0/0"])
 @WAYS
 def test_what_a_late_writer_makes_in_the_empty_place_goes_or_is_kept(

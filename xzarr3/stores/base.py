@@ -253,6 +253,10 @@ class Store(Shown, Closing):
         made.traits = msgspec.structs.replace(self.traits, **changes)
         return made
 
+    def _current(self) -> Self:
+        """This store for who writes by what is stored: values as they are now, not as a cache has them."""
+        return self
+
     # The contract: what a store of one's own implements
 
     def get(self, key: str, byte_range: Part = None, *, into: Into = None, limit: int = NO_LIMIT) -> Found:

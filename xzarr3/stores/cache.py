@@ -21,7 +21,7 @@ import stat
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, Self, TypeGuard
 from urllib.parse import quote
 
 import msgspec
@@ -328,6 +328,15 @@ class CacheStore(WrapperStore):
     def __dask_tokenize__(self) -> object:
         token = super().__dask_tokenize__()
         return token if self.max_age == 0 else (token, uuid.uuid4().hex)
+
+    def _current(self) -> Self:
+        """The same cache, which checks or reads again every value."""
+        made = super()._current()
+        if self.max_age == 0:
+            return made
+        made = made.with_traits(tells_changes=made.inner.traits.tells_changes)
+        made.max_age = 0
+        return made
 
     def versions(self, keys: Sequence[str]) -> Sequence[object | None]:
         return super().versions(keys) if self.max_age == 0 else [None] * len(keys)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
+from typing import Self
 
 import msgspec
 
@@ -84,6 +85,14 @@ class WrapperStore(Store):
     @property
     def told_apart(self) -> object:
         return self.inner.told_apart
+
+    def _current(self) -> Self:
+        inner = self.inner._current()
+        if inner is self.inner:
+            return self
+        made = self.with_traits(tells_changes=inner.traits.tells_changes)
+        made.inner = inner
+        return made
 
     def check_writable(self) -> None:
         if self.read_only and self.inner.read_only:

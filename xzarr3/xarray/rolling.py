@@ -10,6 +10,7 @@ import numpy as np
 from pandas.errors import InvalidIndexError
 from xarray import Dataset
 
+from xzarr3.api import open_group
 from xzarr3.commit.recover import finish_interrupted
 from xzarr3.copying.rolling import Shift, shift
 from xzarr3.errors import (
@@ -120,7 +121,8 @@ def drop(
     place = open_store(store, mode="r+", storage_options=storage_options)
     path = normal_path(path)
     asked = partial(_asked, dim, labels, finish_interrupted(place, path))
-    return shift(place, path, dim, asked, progress=progress, threads=threads)
+    group = shift(place._current(), path, dim, asked, progress=progress, threads=threads)
+    return group if group.store is place else open_group(place, path, mode="r+")
 
 
 def _asked(dim: str, labels: slice, is_finished: bool, group: Group, _: object) -> Shift:

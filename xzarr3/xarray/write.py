@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 from dask.delayed import Delayed
 from xarray import DataArray, Dataset, DataTree
 
+from xzarr3.api import open_group
 from xzarr3.commit.recover import finish_interrupted
 from xzarr3.commit.replace import check_resumable
 from xzarr3.dask.bars import check_shown
@@ -217,7 +218,7 @@ def to_zarr(
     if store is None:
         store = MemoryStore()
     opened, path = locate_node(store, normal_path(group or ""), storage_options, mode="a")
-    ours = opened if was_made(opened, store) else None
+    ours, shown, opened = opened if was_made(opened, store) else None, opened, opened._current()
     with ExitStack() as closing:
         if ours is not None:  # Closing completes a zip; after an error it stays as it was before.
             closing.enter_context(ours)
@@ -231,7 +232,7 @@ def to_zarr(
 
             group_now = put_before(plans[0], chunkmanager_store_kwargs, progress, is_finished=is_finished)
             if group_now is not None:
-                return group_now
+                return group_now if shown is opened else open_group(shown, path, mode="r+")
         writes = commits(plans)
         save = None
         if commit is not None and asked.resume:
@@ -243,7 +244,7 @@ def to_zarr(
             return later
         write_now(writes, chunkmanager_store_kwargs, progress, save)
     if commit is None:
-        return writes[0].group()
+        return writes[0].group(shown)
     return writes[0].group(commit.commit(message or _message(dataset, asked, path)))
 
 
