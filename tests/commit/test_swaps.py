@@ -20,8 +20,8 @@ from _killed import forget_process, killed_everywhere, left, opened
 from dask import delayed
 
 import xzarr3
-from xzarr3 import IncompleteWriteError, MemoryStore, NodeExistsError, StoreError, to_zarr
-from xzarr3.commit import lease, recover
+from xzarr3 import ConflictError, IncompleteWriteError, MemoryStore, NodeExistsError, StoreError, to_zarr
+from xzarr3.commit import keys, lease, recover
 from xzarr3.commit.keys import Keys
 from xzarr3.errors import StoreCapabilityError
 from xzarr3.stores import ANY
@@ -182,6 +182,34 @@ def test_a_failed_swap_is_finished_where_nothing_is_written_on_condition(how: An
         to_zarr(dataset(2), store, mode="w")
     assert opened(store).identical(dataset(2 if how == "w" else 1))
     assert not left(store)
+
+
+@pytest.mark.parametrize("is_within", [True, False])
+def test_of_two_swaps_one_within_the_other_one_is_refused(
+    is_within: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, copy = MemoryStore(), keys._copy
+    to_zarr(dataset(0), store, group="g")
+    before = opened(store, group="g").load()
+    name = next(iter(before.data_vars))
+    two = [
+        lambda: to_zarr(dataset(1), store, group="g", mode="w"),
+        lambda: xzarr3.create_array(store, f"g/{name}", data=np.full(3, 7.0), chunks=1, overwrite=True),
+    ]
+
+    def other_first(*given: Any) -> None:
+        monkeypatch.undo()
+        with pytest.raises((ConflictError, IncompleteWriteError)):
+            two[not is_within]()
+        copy(*given)
+
+    monkeypatch.setattr(keys, "_copy", other_first)
+    two[is_within]()
+    if is_within:
+        assert xzarr3.open_array(store, f"g/{name}")[:].tolist() == [7, 7, 7]
+    else:
+        xr.testing.assert_equal(opened(store, group="g").load(), dataset(1))
+    assert left(store) == []
 
 
 def test_nothing_is_made_where_a_writer_was_killed_within_a_swap() -> None:

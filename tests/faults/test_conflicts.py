@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, StoreError
 from xzarr3._types import Buffer
+from xzarr3.commit import append as lengths
 from xzarr3.commit import lease
 from xzarr3.errors import ChangedError, ConflictError, OutcomeUnknownError, SelectionError
 from xzarr3.io.selection import basic_selection
@@ -710,6 +711,28 @@ def test_an_append_does_no_harm_to_what_replaces_the_dataset_meanwhile(
     with dask.config.set(scheduler="synchronous"), pytest.raises(ChangedError, match=r"got shape \(12,\)"):
         xzarr3.to_zarr(xr.Dataset({"v": ("x", rows)}), store, append_dim="x")
     assert xzarr3.open_array(store, "v")[:].tolist() == new["v"].fillna(-1.0).values.tolist()
+
+
+@pytest.mark.parametrize("kind", ["memory", "directory", "waiting"])
+def test_a_resize_does_no_harm_to_what_replaces_the_dataset_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    store: xzarr3.Store = {"memory": MemoryStore, "waiting": WaitingStore}.get(kind, lambda: None)()  # type: ignore[assignment]
+    store = LocalStore(tmp_path / "store") if store is None else store
+    encoding = {"v": {"chunks": (2,)}}
+    xzarr3.to_zarr(xr.Dataset({"v": ("x", np.arange(4.0))}), store, group="g", encoding=encoding)
+    array, erase_beyond = xzarr3.open_array(store, "g/v", mode="r+"), lengths.erase_beyond
+    new = xr.Dataset({"v": ("x", np.arange(1.0, 13.0))})
+
+    def replaced(*given: Any, **options: Any) -> None:
+        monkeypatch.undo()
+        xzarr3.to_zarr(new, store, group="g", mode="w", encoding=encoding)
+        erase_beyond(*given, **options)
+
+    monkeypatch.setattr(lengths, "erase_beyond", replaced)
+    with pytest.raises(ChangedError, match="replaced since it was opened"):
+        array.resize(9)
+    assert xzarr3.open_array(store, "g/v")[:].tolist() == new["v"].values.tolist()
 
 
 def test_an_append_that_fails_erases_nothing_of_an_array_of_another_kind() -> None:

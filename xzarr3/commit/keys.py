@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from xzarr3._types import Buffer
-from xzarr3.commit.lease import SWAPPING, Lease, holder_at, keeps_leases
+from xzarr3.commit.lease import NAME, SWAPPING, Lease, holder_at, is_lease, keeps_leases, keys_above
 from xzarr3.commit.places import Place, is_own
 from xzarr3.commit.staged import BEGUN, NEW, SWAP, Swap, now
 from xzarr3.commit.transaction import Transaction, finish_above, nodes_at
@@ -110,7 +110,8 @@ class Keys(Transaction):
         if not store.exists(f"{self.top}{BEGUN}"):
             raise self.gone()
         come = sorted(self.store.written())  # type: ignore[attr-defined]
-        there = _listed(place)
+        every = keys_at(store, place.formats, place.path)
+        there = set(filter(is_own, every))
         if there.isdisjoint(place.defining) and any(
             parallel_map(store.exists, place.defining, store.concurrency)
         ):
@@ -118,7 +119,8 @@ class Keys(Transaction):
                 f"cannot replace '/{place.path}' in {store}: its document exists, but is not listed; use a "
                 "store that lists all of its keys"
             )
-        away = place.in_order(_leaving(place, there))
+        leaving = _leaving(place, there)
+        away = [*place.in_order(leaving), *self._lost_leases(every, leaving)]
         self.new = self.new.replacing(store, self.stay)
         documents = {
             path: {key: value.decode("utf-8", "surrogatepass") for key, value in own.items()}
@@ -129,6 +131,7 @@ class Keys(Transaction):
             store.set(f"{self.top}{SWAP}", swap.text())
             if self.lease is not None:
                 self.lease.say(place.path, SWAPPING, self.top)
+                self._check_alone(every)
         self.is_swapping = True
         if not put_in_place(store, self.new.format, self.top, swap, unchanged=self.unchanged):
             store.erase(f"{self.top}{SWAP}")
@@ -136,6 +139,31 @@ class Keys(Transaction):
             self.plan = None  # what was taken from the old node is of no use any more
             finish_above(store, self.new.format, place.path, nodes_at(store, self.new.format, place.path))
             raise place.changed()
+
+    def _check_alone(self, every: set[str]) -> None:
+        """Raise if another writer is putting a node in its place within this one, or one above it.
+
+        Each says so in its own lease before it looks at those of others. Where answers are waited for, only
+        leases that were listed are read.
+        """
+        place, store = self.place, self.target
+        asked = set(filter(is_lease, every))
+        if store.concurrency <= 1:
+            asked = {
+                *filter(is_lease, keys_at(store, place.formats, place.path)),
+                *keys_above(store, place.path),
+            }
+        asked.discard(place.lease().key)
+        for said in parallel_map(partial(holder_at, store), sorted(asked), store.concurrency):
+            if said.state == SWAPPING and said.is_dead is not True:
+                raise place.changed()
+
+    def _lost_leases(self, every: set[str], leaving: set[str]) -> list[list[str]]:
+        """The leases of nodes that leave: their holders shall not change the new nodes; as in a directory."""
+        own = {self.place.lease().key, *self.kept_leases}
+        others = sorted(key for key in every if is_lease(key) and key not in own)
+        lost = [key for key in others if any(each.startswith(key.removesuffix(NAME)) for each in leaving)]
+        return [lost] if lost else []
 
     @staticmethod
     def finish(store: Store, format: Format, top: str, swap: Swap) -> bool:

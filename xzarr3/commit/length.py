@@ -320,8 +320,11 @@ class GuardedStore(WrapperStore):
         return True
 
     def _verify(self, *, is_new: bool) -> None:
-        """Ask whether the lease holds; of a new key now and then, as a successor may have left it out."""
-        if is_new:
+        """Ask whether the lease holds; of a new key now and then, as a successor may have left it out.
+
+        In memory each time: who replaces the array there takes the lease away, and may leave out the key.
+        """
+        if is_new and (self.traits.concurrency > 1 or self.inner.folder is not None):
             self._length.verify_now_and_then()
         else:
             self._length.verify()

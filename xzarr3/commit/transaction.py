@@ -15,7 +15,7 @@ import time
 import uuid
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -162,6 +162,8 @@ class Transaction(ABC):
     """Whether the old node may have left, so that the swap only goes forward."""
     stay: Container[str] = ()
     """Paths of arrays of which all elements stay what they are, though their documents are replaced."""
+    kept_leases: Collection[str] = ()
+    """Keys of leases within the old node that are of this writer."""
     unchanged: Callable[[str | None], bool] | None = None
     """Whether the old node is what it was when values were taken from it. It is asked once no other writer
     looks there: with the folder where it lies aside, or with None where its documents have left. If it has

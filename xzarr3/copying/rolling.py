@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -132,9 +132,9 @@ def shift(
         how = asked(group, nodes)
         if how.number:
             _check_remaining(group, found, dim, how.number)
-            return _Shifting(group, nodes, {name: _axis(each, dim) for name, each in found.items()}, how).run(
-                progress, threads
-            )
+            axes = {name: _axis(each, dim) for name, each in found.items()}
+            leases = [length.lease.key for length in lengths.lengths.values()]
+            return _Shifting(group, nodes, axes, how, leases).run(progress, threads)
     finally:
         lengths.release()
     return group
@@ -184,12 +184,15 @@ class _Shifting:
     axes : mapping of str to int
         The axes of the arrays along which they change.
     how : Shift
+    leases : collection of str
+        Keys of the leases of the lengths.
     """
 
     group: Group
     nodes: Mapping[str, Source]
     axes: Mapping[str, int]
     how: Shift
+    leases: Collection[str]
 
     def run(self, progress: Asked, threads: int | None) -> Group:
         """Make the new node and put it in its place."""
@@ -201,6 +204,7 @@ class _Shifting:
         consolidate = self.how.consolidated if plan.path else plan.consolidated
         new = NewNode.of(plan.format, plan.path, metas, consolidate=consolidate)
         taken = transaction(store, new, overwrite=True, how="", plan=_PLAN)
+        taken.kept_leases = self.leases
         others = self.nodes.keys() - self.axes.keys() - self.how.arrays.keys()
         taken.stay = {plan.path_of(below) for below in others if isinstance(self.nodes[below], Array)}
         arrays = _arrays(plan, taken.store)
