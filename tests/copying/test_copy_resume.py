@@ -17,7 +17,7 @@ from _slow import slow
 
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, NodeExistsError, StoreCapabilityError
-from xzarr3.copying.values import _Move, _Recode
+from xzarr3.copying.values import ArrayCopy, Tiling
 
 RECHUNKED: dict[str, Any] = {"encoding": {"maps": {"chunks": (5, 2)}}, "threads": 1}
 
@@ -47,16 +47,16 @@ def units(store: Any) -> dict[str, bytes]:
 def worked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The keys of the units of each tile that is copied."""
     found: list[Any] = []
-    for kind in (_Move, _Recode):
+    for name, copies in (("_move", ArrayCopy._move), ("_recode", ArrayCopy._recode)):
 
-        def noting(self: Any, call: Callable[[Any], int] = kind.__call__, kind: Any = kind) -> int:
-            size = call(self)
-            units = [self.coords] if kind is _Move else self.tiling.tiles.units(self.coords)
-            if self.copy.target.has_document:
-                found.append(frozenset(map(self.copy.target.engine.key, units)))
+        def noting(self: Any, coords: Any, how: Any, means: Any, call: Any = copies) -> int:
+            size: int = call(self, coords, how, means)
+            units = how.tiles.units(coords) if isinstance(how, Tiling) else [coords]
+            if self.target.has_document:
+                found.append(frozenset(map(self.target.engine.key, units)))
             return size
 
-        monkeypatch.setattr(kind, "__call__", noting)
+        monkeypatch.setattr(ArrayCopy, name, noting)
     return found
 
 

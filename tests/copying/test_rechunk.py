@@ -24,7 +24,7 @@ import xzarr3
 from xzarr3 import LocalStore, MemoryStore, MetadataError
 from xzarr3.commit import recover, staged
 from xzarr3.copying.tiles import Tiles, tiles_for
-from xzarr3.copying.values import _Recode
+from xzarr3.copying.values import ArrayCopy
 from xzarr3.grid import RegularGrid, grid_for
 
 FORMATS = (3, 2, "3-draft")
@@ -310,20 +310,20 @@ def test_a_temporary_array_is_removed(
 ) -> None:
     target: Any = MemoryStore() if place == "memory" else LocalStore(tmp_path)
     array = xzarr3.create_array(MemoryStore(), data=np.ones((60, 20, 30), "f4"), chunks=(1, 20, 30))
-    call, there, told = _Recode.__call__, list[int](), list[tuple[int, int]]()
+    call, there, told = ArrayCopy._recode, list[int](), list[tuple[int, int]]()
 
-    def watched(self: _Recode) -> int:
-        if self.copy.target.has_document:
+    def watched(self: ArrayCopy, *arguments: Any) -> int:
+        if self.target.has_document:
             keys = [*target.list(), *map(str, tmp_path.rglob("*"))]
             there.append(sum("/between-" in key for key in keys))
             if fails and len(there) == 5:
                 raise InterruptedError
-        return call(self)
+        return call(self, *arguments)
 
     def tell(*done: int) -> None:
         told.append(done)
 
-    monkeypatch.setattr(_Recode, "__call__", watched)
+    monkeypatch.setattr(ArrayCopy, "_recode", watched)
     with (
         xzarr3.set_options(memory_limit=20_000),
         pytest.raises(InterruptedError) if fails else nullcontext(),

@@ -74,11 +74,18 @@ class Plan:
         found = self.metadata.items()
         return {self.path_of(below): each for below, each in found if isinstance(each, ArrayMetadata)}
 
-    @property
-    def new(self) -> NewNode:
-        """The copy with its documents."""
+    def arrays_in(self, store: Store) -> dict[str, Array]:
+        """The arrays of the copy in a store that takes them under their final keys, by relative path."""
+        return {
+            below: Array(store, self.path_of(below), meta, format=self.format)
+            for below, meta in self.metadata.items()
+            if isinstance(meta, ArrayMetadata)
+        }
+
+    def new(self, *, consolidate: bool = False) -> NewNode:
+        """The copy with its documents; ``consolidate`` as :class:`NewNode` has it."""
         nodes = {self.path_of(below): meta for below, meta in self.metadata.items()}
-        return NewNode.of(self.format, self.path, nodes)
+        return NewNode.of(self.format, self.path, nodes, consolidate=consolidate)
 
     @property
     def is_there(self) -> bool:

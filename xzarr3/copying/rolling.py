@@ -31,13 +31,13 @@ from xzarr3.commit.lease import holder_at
 from xzarr3.commit.places import Place, is_own
 from xzarr3.commit.recover import finish_swap
 from xzarr3.commit.replace import transaction, write
-from xzarr3.commit.transaction import NewNode, Transaction
+from xzarr3.commit.transaction import Transaction
 from xzarr3.copying.documents import translated
 from xzarr3.copying.plan import Plan, Source, nodes_below
 from xzarr3.copying.resume import fingerprint
 from xzarr3.copying.settings import Settings
-from xzarr3.copying.tiles import Coords, Tiles
-from xzarr3.copying.values import Means, do_all, element_bytes, most_threads
+from xzarr3.copying.tiles import Coords
+from xzarr3.copying.values import ArrayCopy, Means, do_all, element_bytes, most_threads, move_unit
 from xzarr3.errors import ArgumentError, ConflictError
 from xzarr3.grid import RectilinearGrid, Steps
 from xzarr3.groups import Group
@@ -45,7 +45,6 @@ from xzarr3.io.selection import basic_selection
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.nodes.freshness import answers_at_once, note_values
 from xzarr3.nodes.resize import inner_shape, resized
-from xzarr3.parallel import pause
 from xzarr3.progress import Asked, Progress
 from xzarr3.stores import Store, versioned
 
@@ -200,16 +199,14 @@ class _Shifting:
         plan = self._plan()
         state = partial(fingerprint, cast("dict[str, Array | Group]", self.nodes), {})
         asked = state()
-        metas = {plan.path_of(below): meta for below, meta in plan.metadata.items()}
-        consolidate = self.how.consolidated if plan.path else plan.consolidated
-        new = NewNode.of(plan.format, plan.path, metas, consolidate=consolidate)
+        new = plan.new(consolidate=self.how.consolidated if plan.path else plan.consolidated)
         taken = transaction(store, new, overwrite=True, how="", plan=_PLAN)
         taken.kept_leases = self.leases
         others = self.nodes.keys() - self.axes.keys() - self.how.arrays.keys()
         taken.stay = {plan.path_of(below) for below in others if isinstance(self.nodes[below], Array)}
-        arrays = _arrays(plan, taken.store)
+        arrays = plan.arrays_in(taken.store)
         parts = [
-            _Part(cast("Array", self.nodes[below]), each, self.axes.get(below), self.how.number)
+            _Part(cast("Array", self.nodes[below]), each, axis=self.axes.get(below), number=self.how.number)
             for below, each in arrays.items()
             if below not in self.how.arrays
         ]
@@ -224,7 +221,7 @@ class _Shifting:
             self.how.write(arrays)
             if state() != asked or before != self._states(store.folder):
                 raise taken.place.changed()
-        for array in _arrays(plan, store).values():
+        for array in plan.arrays_in(store).values():
             note_values(array)
         return cast("Group", plan.opened())
 
@@ -258,15 +255,6 @@ class _Shifting:
         return Plan(self.nodes, group.store, group.path, group.format, nodes, consolidated)
 
 
-def _arrays(plan: Plan, store: Store) -> dict[str, Array]:
-    """The arrays of the new node in a store, by path below the group."""
-    return {
-        below: Array(store, plan.path_of(below), meta, format=plan.format)
-        for below, meta in plan.metadata.items()
-        if isinstance(meta, ArrayMetadata)
-    }
-
-
 @contextmanager
 def _without_plan(taken: Transaction) -> Iterator[None]:
     """Keep nothing of a call that fails: values may change before the next one."""
@@ -294,7 +282,7 @@ def _shifted_metadata(meta: ArrayMetadata, axis: int, number: int) -> ArrayMetad
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Part(ArrayCopy):
     """The values of one array that stay.
 
     Parameters
@@ -308,17 +296,14 @@ class _Part:
     """
 
     source: Array
-    target: Array
-    axis: int | None
-    number: int
+    axis: int | None = None
+    number: int = 0
 
     def moves(self, means: Means) -> Iterator[Callable[[], int]]:
-        """Callables that take over all values; each returns the decoded size in bytes of what it has done."""
-        alone = Tiles(self.target.metadata.chunk_grid, self.target.shape, (1,) * self.target.ndim)
-        for coords, old in self._units():
-            yield lambda coords=coords, old=old: self._move(alone.region(coords), coords, old, means)  # type: ignore[misc]
+        for coords, old in self._taken():
+            yield partial(self._take, coords, old, means)
 
-    def _units(self) -> Iterator[tuple[Coords, Coords | None]]:
+    def _taken(self) -> Iterator[tuple[Coords, Coords | None]]:
         """The units of the target that hold values, with the equal unit of the source, if there is one."""
         done: set[Coords] = set()
         for coords in self.source.stored_units():
@@ -346,51 +331,43 @@ class _Part:
         for at in range(first, new.index(stop - 1) + 1):
             yield at, is_whole
 
-    def _move(self, region: tuple[slice, ...], coords: Coords, old: Coords | None, means: Means) -> int:
+    def _take(self, coords: Coords, old: Coords | None, means: Means) -> int:
         """Take over a unit of the target, or encode it anew if it equals no unit of the source."""
-        source, target = self.source, self.target
-        if (
-            self.axis is not None and old is None
-        ):  # What comes before the first element is none of its values.
-            along = region[self.axis]
-            kept = slice(max(along.start, -self.number), along.stop)
-            region = (*region[: self.axis], kept, *region[self.axis + 1 :])
+        region = self.units.region(coords)
+        if old is not None:
+            step = partial(self._adopt, old, coords)
+        else:
+            region = self._moved(region, 0)
+            step = partial(self._encode, region)
         elements = math.prod(part.stop - part.start for part in region)
-        with means.memory.reserved(2 * elements * element_bytes(target)):
-            if not pause(0):  # Another thread has failed while this one waited.
-                return 0
-            if old is None:
-                shift = [self.number if axis == self.axis else 0 for axis in range(source.ndim)]
-                there = tuple(
-                    slice(part.start + by, part.stop + by) for part, by in zip(region, shift, strict=True)
-                )
-                plan = target.engine.plan(basic_selection(region, target.shape))
-                values = target.fitted(source.get(there, threads=1), plan.shape)
-                target.engine.write(plan, plan.source(values), 1, keep_empty=_keeps_empty(target, values))
-            else:
-                _take_over(
-                    source.engine.store, source.engine.key(old), target.store, target.engine.key(coords)
-                )
-        return int(elements * target.dtype.itemsize)
+        return means.do(step, 2 * elements * element_bytes(self.target), self.size(region))
+
+    def _moved(self, region: tuple[slice, ...], by: int) -> tuple[slice, ...]:
+        """A region without what comes before the first element, whose values are new, at other indices."""
+        found = [*region]
+        if self.axis is not None:
+            along = region[self.axis]
+            found[self.axis] = slice(max(along.start, -self.number) + by, along.stop + by)
+        return tuple(found)
+
+    def _encode(self, region: tuple[slice, ...]) -> None:
+        target = self.target
+        plan = target.engine.plan(basic_selection(region, target.shape))
+        values = target.fitted(self.source.get(self._moved(region, self.number), threads=1), plan.shape)
+        target.engine.write(plan, plan.source(values), 1, keep_empty=_keeps_empty(target, values))
+
+    def _adopt(self, old: Coords, new: Coords) -> None:
+        """Give a stored unit another key in the new node."""
+        engine, into, key = self.source.engine, self.target.store, self.target.engine.key(new)
+        file = f"{engine.store.folder}/{engine.key(old)}"
+        if engine.store.folder is None or not isinstance(into, StagedFolder) or not into.adopt(key, file):
+            move_unit(self.source, old, self.target, new)
 
 
 def _keeps_empty(target: Array, values: AnyArray) -> bool:
     """Whether chunks of only the fill value are stored, so that a unit stays stored whatever is in it."""
     meta = target.metadata
     return target._keeps_empty or target.shards is None or meta.data_type.holds_only(values, meta.fill_value)
-
-
-def _take_over(store: Store, key: str, into: Store, new: str) -> None:
-    """Give a stored unit another key in the new node."""
-    if (
-        store.folder is not None
-        and isinstance(into, StagedFolder)
-        and into.adopt(new, f"{store.folder}/{key}")
-    ):
-        return
-    value = store.get(key)
-    if value is not None:
-        into.set(new, value)
 
 
 def _units(array: Array) -> Iterator[tuple[Coords, object]]:

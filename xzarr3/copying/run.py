@@ -27,7 +27,6 @@ from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
 from xzarr3.joined.array import JoinedArray
 from xzarr3.joined.group import JoinedGroup
-from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.freshness import check_read
 from xzarr3.nodes.node import locate_node
 from xzarr3.parallel import asked_threads, parallel_map
@@ -179,7 +178,7 @@ def copy(
 
 def _run(plan: Plan, *, overwrite: bool, resume: bool, progress: Asked, threads: int | None) -> Array | Group:
     """Carry out a plan."""
-    store, new = plan.store, plan.new
+    store, new = plan.store, plan.new()
     resumed = _resumption(plan, new) if resume else None
     asked = None if resumed is None else resumed.plan
     try:
@@ -248,9 +247,8 @@ def _copy_values(plan: Plan, store: Store, top: str | None, progress: Asked, thr
     """
     means = Means(threads)
     copies = [
-        ArrayCopy(source, Array(store, plan.path_of(below), meta, format=plan.format), top is not None)
-        for below, source in plan.nodes.items()
-        if isinstance(source, ReadableArray) and isinstance(meta := plan.metadata[below], ArrayMetadata)
+        ArrayCopy(cast("ReadableArray", plan.nodes[below]), target, top is not None)
+        for below, target in plan.arrays_in(store).items()
     ]
     text = f"copying {plan.nodes[''].name} to {plan.store}"
     with Progress(progress, sum(each.source.nbytes for each in copies), text) as shown:

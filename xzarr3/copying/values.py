@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, cast
 
 from xzarr3._types import Buffer, Scalar
@@ -49,6 +50,14 @@ class Means:
     def __init__(self, threads: int, memory: int | None = None) -> None:
         self.threads = threads
         self.memory = Budget(memory or memory_for_values())
+
+    def do(self, step: Callable[[], object], held: int, size: int) -> int:
+        """Carry out a step once there is memory for it; returns ``size``, or 0 if the copy has failed."""
+        with self.memory.reserved(held):
+            if not pause(0):  # Another thread has failed while this one waited.
+                return 0
+            step()
+        return size
 
     def half(self) -> Means:
         """Half of the memory: reading a tile from many chunks takes as much again."""
@@ -150,17 +159,36 @@ class ArrayCopy:
         """Callables that copy all values; each returns the decoded size in bytes of what it has copied."""
         source, target, absent = self.source, self.target, self.absent
         if self.moves_bytes:
-            units = self._units
+            units = self.units
             stored = _all(units.counts) if absent is not None else _stored(cast("Array", source))
             for coords in self._left(stored, units):
-                yield _Move(self, coords, absent, means.memory)
+                yield partial(self._move, coords, absent, means)
             return
         target.write_empty_chunks = target.write_empty_chunks or absent is not None
         tiling = Tiling.of(source, target, means)
         tiles = tiling.tiles
         wanted = _touched(source, tiles) if absent is None else _all(tiles.counts)
         for coords in self._left(wanted, tiles):
-            yield _Recode(self, tiling, coords, means.memory)
+            yield partial(self._recode, coords, tiling, means)
+
+    def _move(self, coords: Coords, absent: Absent | None, means: Means) -> int:
+        """Copy a stored unit, in memory for it decoded: how large it is encoded, no one knows before."""
+        target = self.target
+        held = math.prod(target.metadata.chunk_grid.chunk_shape_at(coords)) * element_bytes(target)
+        step = partial(move_unit, cast("Array", self.source), coords, target, coords, absent)
+        return means.do(step, held, self.size(self.units.region(coords)))
+
+    def _recode(self, coords: Coords, tiling: Tiling, means: Means) -> int:
+        """Read the elements of a tile and encode them again."""
+        source, target, threads = self.source, self.target, tiling.threads
+        region = tiling.tiles.region(coords)
+
+        def step() -> None:
+            # The target has no documents yet: skip the check that the array still exists.
+            selection = basic_selection(region, target.shape)
+            target._write(selection, source.get(region, threads=threads), threads=threads)
+
+        return means.do(step, tiling.held, self.size(region))
 
     def _left(self, wanted: Iterator[Coords], tiles: Tiles) -> Iterator[Coords]:
         """Those of the wanted tiles that are not stored yet."""
@@ -169,10 +197,10 @@ class ArrayCopy:
     @property
     def is_left(self) -> bool:
         """Whether any unit is left to be stored."""
-        return next(self._left(_all(self._units.counts), self._units), None) is not None
+        return next(self._left(_all(self.units.counts), self.units), None) is not None
 
-    @property
-    def _units(self) -> Tiles:
+    @cached_property
+    def units(self) -> Tiles:
         """The stored units of the target, each a tile of its own."""
         return Tiles(self.target.metadata.chunk_grid, self.target.shape, (1,) * self.target.ndim)
 
@@ -248,58 +276,15 @@ def _same_fill(source: ArrayMetadata, target: ArrayMetadata) -> bool:
     return same
 
 
-@dataclass(frozen=True)
-class _Move:
-    """Copies the bytes of a stored unit, or stores the encoded fill value if the unit is absent.
-
-    It waits for memory as large as the decoded unit: how large the encoded one is, no one knows before.
-    """
-
-    copy: ArrayCopy
-    coords: Coords
-    absent: Absent | None
-    memory: Budget
-
-    def __call__(self) -> int:
-        grid = self.copy.target.metadata.chunk_grid
-        size = math.prod(grid.chunk_shape_at(self.coords)) * element_bytes(self.copy.target)
-        with self.memory.reserved(size):
-            if not pause(0):  # The copy has failed while this thread waited.
-                return 0
-            self._move()
-        return self.copy.size(grid.region(self.coords, self.copy.target.shape))
-
-    @for_array(lambda move: cast("Array", move.copy.source).engine)
-    def _move(self) -> None:
-        engine, into = cast("Array", self.copy.source).engine, self.copy.target.engine
-        value = engine.store.get(engine.key(self.coords))
-        if value is None and self.absent is not None:
-            value = self.absent.unit(self.coords)
-        if value is not None:
-            into.store.set(into.key(self.coords), value)
-
-
-@dataclass(frozen=True)
-class _Recode:
-    """Reads the elements of a tile and encodes them again, when there is memory for it."""
-
-    copy: ArrayCopy
-    tiling: Tiling
-    coords: Coords
-    memory: Budget
-
-    def __call__(self) -> int:
-        source, target = self.copy.source, self.copy.target
-        region, threads = self.tiling.tiles.region(self.coords), self.tiling.threads
-        with self.memory.reserved(self.tiling.held):
-            if not pause(0):  # The copy has failed while this thread waited.
-                return 0
-            # The target has no documents yet: skip the check that the array still exists.
-            selection = basic_selection(region, target.shape)
-            values = source.get(region, threads=threads)
-            target._write(selection, values, threads=threads)
-            del values
-        return self.copy.size(region)
+@for_array(lambda source: source.engine)
+def move_unit(source: Array, old: Coords, target: Array, new: Coords, absent: Absent | None = None) -> None:
+    """Copy the bytes of a stored unit; if it is absent, store the encoded fill value, if there is one."""
+    engine, into = source.engine, target.engine
+    value = engine.store.get(engine.key(old))
+    if value is None and absent is not None:
+        value = absent.unit(new)
+    if value is not None:
+        into.store.set(into.key(new), value)
 
 
 def copy_values(source: Array, target: Array) -> None:

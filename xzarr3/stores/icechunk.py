@@ -138,9 +138,8 @@ class RepositoryCommit:
                 "upgrade it with icechunk.upgrade_icechunk_repository(repository), or leave resume out"
             )
         repository = self._repository
-        name = f"unfinished/{quote(self._branch, safe='')}/{path}".rstrip(
-            "/"
-        )  # One for each branch and path.
+        # One for each branch and path.
+        name = f"unfinished/{quote(self._branch, safe='')}/{path}".rstrip("/")
         self._stage, self._plan = name, plan
         with self._explained(f"branch {name!r}"):
             left = (

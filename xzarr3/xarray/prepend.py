@@ -7,6 +7,7 @@ as :mod:`xzarr3.copying.rolling` says; the new values are then written before th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,6 @@ from xzarr3.errors import ConflictError
 from xzarr3.groups import Group
 from xzarr3.nodes.freshness import same
 from xzarr3.parallel import parallel_map
-from xzarr3.stores import Store
 from xzarr3.xarray.commit import check_unchanged
 from xzarr3.xarray.compare import Change, Plan
 from xzarr3.xarray.exact import is_lazy
@@ -54,7 +54,7 @@ def put_before(
             f"{dim!r} has {size} elements, and no labels tell whether the new ones are among them: nothing "
             "was written; repeat the call if they are not"
         )
-    asked = partial(_asked, plan, dim, _growth(grown[0], dim), options, progress)
+    asked = _Prepended(plan, dim, _growth(grown[0], dim), options, progress).asked
     return shift(plan.store, plan.path, dim, asked, below=False, progress=progress)
 
 
@@ -68,33 +68,66 @@ def _growth(change: Change, dim: str) -> int:
     return 0 if axis is None else change.metadata.shape[axis] - change.array.shape[axis]
 
 
-def _asked(
-    plan: Plan,
-    dim: str,
-    number: int,
-    options: Mapping[str, Any] | None,
-    progress: bool,
-    group: Group,
-    nodes: Mapping[str, Source],
-) -> Shift:
-    """What changes in the group, if it is still as it was when the plan was made."""
-    for change in plan.changes:
-        node = nodes.get(change.array.basename)
-        if not isinstance(node, Array):
-            raise _changed(group, change.array.basename)
-        check_unchanged(change.array, same(change.array, node.metadata))
-    made = {each.path.rpartition("/")[2]: each for each in plan.added}
-    for name in made:
-        if name in nodes:
-            raise _changed(group, name)
-    rewritten = {each.array.basename: each.metadata for each in plan.changes if each.rewritten}
-    return Shift(
-        -number,
-        plan.attributes,
-        {**{name: each.metadata for name, each in made.items()}, **rewritten},
-        plan.consolidated,
-        lambda arrays: _write(plan, made, (dim, number), arrays, options, progress),
-    )
+@dataclass(frozen=True)
+class _Prepended:
+    """What comes before the stored elements.
+
+    Parameters
+    ----------
+    plan, options, progress
+        As :func:`put_before` has them.
+    dim : str
+    number : int
+        How many elements.
+    """
+
+    plan: Plan
+    dim: str
+    number: int
+    options: Mapping[str, Any] | None
+    progress: bool
+
+    def asked(self, group: Group, nodes: Mapping[str, Source]) -> Shift:
+        """What changes in the group, if it is still as it was when the plan was made."""
+        plan = self.plan
+        for change in plan.changes:
+            node = nodes.get(change.array.basename)
+            if not isinstance(node, Array):
+                raise _changed(group, change.array.basename)
+            check_unchanged(change.array, same(change.array, node.metadata))
+        made = {each.path.rpartition("/")[2]: each for each in plan.added}
+        for name in made:
+            if name in nodes:
+                raise _changed(group, name)
+        arrays = {name: each.metadata for name, each in made.items()}
+        arrays |= {each.array.basename: each.metadata for each in plan.changes if each.rewritten}
+        write = partial(self._write, made)
+        return Shift(-self.number, plan.attributes, arrays, plan.consolidated, write)
+
+    def _write(self, made: Mapping[str, WrittenArray], arrays: Mapping[str, Array]) -> None:
+        """Store the new values in the new arrays, those of dask arrays first."""
+        plan, store = self.plan, self.plan.store
+        for name, array in arrays.items():
+            array.write_empty_chunks = (
+                made[name].write_empty_chunks if name in made else bool(plan.asked.write_empty_chunks)
+            )
+        jobs = [self._job(change, arrays) for change in plan.changes]
+        jobs += [BlockWrite(each.values, arrays[name], ...) for name, each in made.items()]
+        planned([job for job in jobs if is_lazy(job.source)], store, self.options, self.progress)()
+        eager = [job for job in jobs if not is_lazy(job.source) and job.source.size]
+        parallel_map(lambda job: job.target.set(job.region, job.source), eager, store.concurrency)
+
+    def _job(self, change: Change, arrays: Mapping[str, Array]) -> BlockWrite:
+        array, axis, number = change.array, _axis(change.array, self.dim), self.number
+        if change.compared:
+            compared = Compared(self.plan.store, array.path, array.metadata, format=array.format)
+            return BlockWrite(change.data, compared, change.region)
+        target = arrays[array.basename]
+        if change.rewritten:  # All values, of which the new ones are the last.
+            values = change.data if axis is None else np.roll(change.data, number, axis)
+            return BlockWrite(values, target, ...)
+        region = tuple(slice(0, number) if at == axis else part for at, part in enumerate(change.region))
+        return BlockWrite(change.data, target, region)
 
 
 def _changed(group: Group, name: str) -> ConflictError:
@@ -102,35 +135,3 @@ def _changed(group: Group, name: str) -> ConflictError:
         f"another writer has made or removed {name!r} in '/{group.path}' of {group.store} since this write "
         "was planned; nothing was written; repeat the call"
     )
-
-
-def _write(
-    plan: Plan,
-    made: Mapping[str, WrittenArray],
-    before: tuple[str, int],
-    arrays: Mapping[str, Array],
-    options: Mapping[str, Any] | None,
-    progress: bool,
-) -> None:
-    """Store the new values in the new arrays, those of dask arrays first."""
-    for name, array in arrays.items():
-        array.write_empty_chunks = (
-            made[name].write_empty_chunks if name in made else bool(plan.asked.write_empty_chunks)
-        )
-    jobs = [_job(change, plan.store, arrays, *before) for change in plan.changes]
-    jobs += [BlockWrite(each.values, arrays[name], ...) for name, each in made.items()]
-    planned([job for job in jobs if is_lazy(job.source)], plan.store, options, progress)()
-    eager = [job for job in jobs if not is_lazy(job.source) and job.source.size]
-    parallel_map(lambda job: job.target.set(job.region, job.source), eager, plan.store.concurrency)
-
-
-def _job(change: Change, store: Store, arrays: Mapping[str, Array], dim: str, number: int) -> BlockWrite:
-    array, axis = change.array, _axis(change.array, dim)
-    if change.compared:
-        compared = Compared(store, array.path, array.metadata, format=array.format)
-        return BlockWrite(change.data, compared, change.region)
-    target = arrays[array.basename]
-    if change.rewritten:  # All values, of which the new ones are the last.
-        return BlockWrite(change.data if axis is None else np.roll(change.data, number, axis), target, ...)
-    region = tuple(slice(0, number) if at == axis else part for at, part in enumerate(change.region))
-    return BlockWrite(change.data, target, region)

@@ -8,18 +8,11 @@ from typing import Any
 
 import numpy as np
 from pandas.errors import InvalidIndexError
-from xarray import Dataset
 
 from xzarr3.api import open_group
 from xzarr3.commit.recover import finish_interrupted
 from xzarr3.copying.rolling import Shift, shift
-from xzarr3.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    ConflictError,
-    one_of,
-    short_traceback,
-)
+from xzarr3.errors import ArgumentError, ArgumentTypeError, ConflictError, one_of, short_traceback
 from xzarr3.groups import Group
 from xzarr3.nodes.node import normal_path
 from xzarr3.parallel import asked_threads
@@ -128,16 +121,11 @@ def drop(
 def _asked(dim: str, labels: slice, is_finished: bool, group: Group, _: object) -> Shift:
     """The first elements that a slice of labels selects leave."""
     with open_dataset(group.store, group=group.path, chunks=None) as dataset:
-        return Shift(_first(dataset, dim, labels, group, is_finished))
-
-
-def _first(dataset: Dataset, dim: str, labels: slice, group: Group, is_finished: bool) -> int:
-    if dim not in dataset.sizes:
+        sizes, index = dataset.sizes, dataset.indexes.get(dim)
+    if dim not in sizes:
         raise ArgumentError(
-            f"'/{group.path}' in {group.store} has no dimension {dim!r}; "
-            f"{one_of(dim, map(str, dataset.sizes))}"
+            f"'/{group.path}' in {group.store} has no dimension {dim!r}; {one_of(dim, map(str, sizes))}"
         )
-    index = dataset.indexes.get(dim)
     if index is None:
         if not isinstance(labels.stop, (int, np.integer)) or labels.stop < 0:
             raise ArgumentTypeError(
@@ -147,9 +135,9 @@ def _first(dataset: Dataset, dim: str, labels: slice, group: Group, is_finished:
         if is_finished:
             raise ConflictError(
                 f"a write to '/{group.path}' in {group.store} was interrupted, and is finished now; {dim!r} "
-                f"has {dataset.sizes[dim]} elements, nothing more was dropped; repeat the call to drop more"
+                f"has {sizes[dim]} elements, nothing more was dropped; repeat the call to drop more"
             )
-        return min(int(labels.stop), dataset.sizes[dim])
+        return Shift(min(int(labels.stop), sizes[dim]))
     try:
         found = index.slice_indexer(None, labels.stop)
     except (AssertionError, KeyError, TypeError, ValueError, InvalidIndexError) as error:
@@ -157,4 +145,4 @@ def _first(dataset: Dataset, dim: str, labels: slice, group: Group, is_finished:
             f"{dim}={labels!r} does not select along the coordinate {dim!r} of '/{group.path}' in "
             f"{group.store}: {error}; give a label of its kind, and for unsorted labels one that is there"
         ) from error
-    return len(range(*found.indices(dataset.sizes[dim])))
+    return Shift(len(range(*found.indices(sizes[dim]))))
