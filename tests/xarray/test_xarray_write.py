@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 from _engines import FORMATS, QUIET, NotingStore, contents, document, theirs, write
-from _slow import covering, slow, slow_but
+from _slow import covering, slow
 from _things import Thing
 from _xarray_corpus import CORPUS, TEXTS, written_alike
 from _xarray_datasets import in_format
@@ -120,11 +120,11 @@ def test_tensorstore_reads_the_same(tmp_path: Path, name: str) -> None:
         np.testing.assert_array_equal(read, zarr.open_array(tmp_path / variable, mode="r")[...])
 
 
-ROUND = [(3, 2), (2, "3-draft"), ("3-draft", 3)]  # Each once as the source, and once as the target.
+# Each format once as the source, and once as the target.
+ROUND = [(3, 2, None), (2, "3-draft", None), ("3-draft", 3, None)]
 
 
-@pytest.mark.parametrize("chunks", [None, slow({})])
-@pytest.mark.parametrize(("source", "target"), covering(FORMATS, FORMATS, quick=ROUND))
+@pytest.mark.parametrize(("source", "target", "chunks"), covering(FORMATS, FORMATS, [None, {}], quick=ROUND))
 def test_from_each_format_to_each(tmp_path: Path, source: Any, target: Any, chunks: Any) -> None:
     for name in EVERYTHING if "3-draft" not in (source, target) else CORPUS:
         first, second = tmp_path / f"{name}-1", tmp_path / f"{name}-2"
@@ -172,22 +172,6 @@ def test_the_format_is_that_of_what_is_there(tmp_path: Path, old: Any) -> None:
                 to_zarr(small(), tmp_path, group="deep", mode="w", zarr_format=new)
     xr.testing.assert_identical(open_dataset(tmp_path, group="deep"), new_one)
     xr.testing.assert_identical(open_dataset(tmp_path), small())
-
-
-@pytest.mark.parametrize("store", ["local", slow("memory")])
-def test_a_dataset_replaces_one_of_another_format(tmp_path: Path, store: str) -> None:
-    for old in FORMATS:
-        for new in FORMATS:
-            place: Any = tmp_path / f"{old}-{new}" if store == "local" else xzarr3.MemoryStore()
-            to_zarr(CORPUS["packed"](), place, zarr_format=old)
-            to_zarr(CORPUS["bare"](), place, group="deep/er")
-            to_zarr(small().chunk(x=2), place, mode="w", zarr_format=new)
-            assert xzarr3.open_group(place).zarr_format == new
-            xr.testing.assert_identical(open_dataset(place), small())
-            keys = set(xzarr3.open_store(place).list())
-            assert {key.partition("/")[0] for key in keys} == set(TOP[new])
-            if store == "local":
-                assert sorted(os.listdir(place)) == TOP[new]
 
 
 def test_bytes_that_would_lose_their_end(tmp_path: Path) -> None:
@@ -372,41 +356,45 @@ def test_explicit_encoding_takes_the_place_of_the_variables_own(tmp_path: Path) 
     assert dataset["a"].encoding == {"chunks": (1, 1), "dtype": "float32", "compressors": None}
 
 
+ELSEWHERE: list[dict[str, Any]] = [
+    {"chunks": (3,)},
+    {"chunks": (3, 3), "shards": (9,)},
+    {"chunks": (3, 4), "shards": (9, 9)},
+    {"shards": (9, 9)},
+    {"fill_value": np.float32(np.nan), "dtype": "int32", "_FillValue": -1},
+    {"zlib": True, "complevel": 4, "source": "a.nc", "original_shape": (1,), "contiguous": False},
+    {"serializer": {"name": "bytes"}},
+    {"preferred_chunks": {"x": 1}, "write_empty_chunks": None},
+    {"filters": ({"name": "transpose", "configuration": {"order": [2, 0, 1]}},)},
+    {"filters": ({"name": "numcodecs.delta", "configuration": {"dtype": "<i4"}},), "chunks": (2, 3)},
+    {"compressors": ({"name": "numcodecs.zfpy"},), "shards": (4, 6), "chunks": (2, 3)},
+    {"compressors": ("zstd", {"name": 3}), "filters": 7},
+    {"serializer": {"name": "vlen-utf8"}},
+    {"serializer": BIG_ENDIAN, "filters": "rot13"},
+    {"fill_value": 1e300, "dtype": "float32"},
+    {"fill_value": "x"},
+    {"dtype": "int16", "_FillValue": 99999},
+    {"dtype": "int16", "missing_value": 1e30},
+    {"dtype": "int16", "_FillValue": np.nan},
+    {"chunks": ((1, 3), (6,)), "shards": "many"},
+    {"chunks": (0, 2), "shards": (4, 6)},
+    {"chunk_key_encoding": {"name": "suffix", "configuration": {"suffix": ".x"}}},
+    {"serializer": BIG_ENDIAN, "chunks": ((1, 3), 6)},
+    {"filters": (TRANSPOSE,), "order": None},
+]
+OTHER_WAYS = [(3, True), (2, False), ("3-draft", True)]
+
+
 @pytest.mark.parametrize(
-    "encoding",
+    ("encoding", "zarr_format", "chunked"),
     [
-        {"chunks": (3,)},
-        {"chunks": (3, 3), "shards": (9,)},
-        {"chunks": (3, 4), "shards": (9, 9)},
-        {"shards": (9, 9)},
-        {"fill_value": np.float32(np.nan), "dtype": "int32", "_FillValue": -1},
-        {"zlib": True, "complevel": 4, "source": "a.nc", "original_shape": (1,), "contiguous": False},
-        {"serializer": {"name": "bytes"}},
-        {"preferred_chunks": {"x": 1}, "write_empty_chunks": None},
-        {"filters": ({"name": "transpose", "configuration": {"order": [2, 0, 1]}},)},
-        {"filters": ({"name": "numcodecs.delta", "configuration": {"dtype": "<i4"}},), "chunks": (2, 3)},
-        {"compressors": ({"name": "numcodecs.zfpy"},), "shards": (4, 6), "chunks": (2, 3)},
-        {"compressors": ("zstd", {"name": 3}), "filters": 7},
-        {"serializer": {"name": "vlen-utf8"}},
-        {"serializer": BIG_ENDIAN, "filters": "rot13"},
-        {"fill_value": 1e300, "dtype": "float32"},
-        {"fill_value": "x"},
-        {"dtype": "int16", "_FillValue": 99999},
-        {"dtype": "int16", "missing_value": 1e30},
-        {"dtype": "int16", "_FillValue": np.nan},
-        {"chunks": ((1, 3), (6,)), "shards": "many"},
-        {"chunks": (0, 2), "shards": (4, 6)},
-        {"chunk_key_encoding": {"name": "suffix", "configuration": {"suffix": ".x"}}},
-        {"serializer": BIG_ENDIAN, "chunks": ((1, 3), 6)},
-        {"filters": (TRANSPOSE,), "order": None},
+        *((encoding, 3, False) for encoding in ELSEWHERE),
+        *(slow(encoding, *OTHER_WAYS[number % 3]) for number, encoding in enumerate(ELSEWHERE)),
     ],
     ids=lambda value: str(value)[:60],
 )
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 @pytest.mark.filterwarnings("ignore:saving variable a with floating point data")
-@pytest.mark.parametrize(
-    ("zarr_format", "chunked"), [(3, False), slow(3, True), slow(2, False), slow("3-draft", True)]
-)
 def test_an_encoding_kept_from_elsewhere_never_makes_a_save_fail(
     tmp_path: Path, encoding: dict[str, Any], chunked: bool, zarr_format: Any
 ) -> None:
@@ -978,22 +966,6 @@ def _failure(call: Any, *args: Any, **options: Any) -> xzarr3.StoreError | None:
     return None
 
 
-@pytest.mark.parametrize("zarr_format", FORMATS)
-@pytest.mark.parametrize("group", [None, "below"])
-def test_a_failed_first_write_leaves_nothing_or_all(group: str | None, zarr_format: Any) -> None:
-    for n in itertools.count():
-        store = NotingStore()
-        store.fail_at = n
-        with dask.config.set(scheduler="synchronous"):
-            failure = _failure(to_zarr, small().chunk(x=2), store, group=group, zarr_format=zarr_format)
-        if failure is None:
-            break
-        store.fail_at = None
-        with suppress(xzarr3.NodeNotFoundError):
-            xr.testing.assert_identical(open_dataset(store, group=group), small())
-    assert n > 5
-
-
 def test_what_cannot_be_cleaned_up_is_told() -> None:
     store = NotingStore()
     store.fail_at = 2
@@ -1020,48 +992,14 @@ def test_threads_that_are_still_writing_when_another_fails(tmp_path: Path) -> No
     assert os.listdir(tmp_path) == [], "all threads have ended"
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, xzarr3.StoreError])
-@pytest.mark.parametrize("mode", ["w-", "w"])
-def test_a_write_whose_documents_fail_leaves_the_files_that_were_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Any, error: type[BaseException]
-) -> None:
-    if mode == "w":
-        to_zarr(CORPUS["packed"](), tmp_path)
-    before, names = contents(tmp_path), os.listdir(tmp_path)
-    real = xzarr3.LocalStore.set
-
-    def fail(self: Any, key: str, value: Any) -> None:
-        if key.endswith("zarr.json"):
-            raise error("disk is full")
-        real(self, key, value)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(xzarr3.LocalStore, "set", fail)
-        with pytest.raises(error, match="disk is full"):
-            to_zarr(small(), tmp_path, mode=mode)
-    assert (contents(tmp_path), sorted(os.listdir(tmp_path))) == (before, sorted(names))
-    to_zarr(small(), tmp_path, mode=mode)
-    xr.testing.assert_identical(theirs(tmp_path), small())
-
-
-def test_readers_see_the_old_dataset_while_chunks_are_written(tmp_path: Path) -> None:
-    to_zarr(small(), tmp_path)
-    seen = []
-
-    def look(block: Any) -> Any:
-        seen.append([open_dataset(tmp_path, consolidated=flag).identical(small()) for flag in (True, False)])
-        return block
-
-    dataset = CORPUS["bare"]().chunk()
-    dataset["a"].data = dataset["a"].data.map_blocks(look, dtype="i8", meta=np.empty((0, 0), "i8"))
-    to_zarr(dataset, tmp_path, mode="w")
-    assert seen == [[True, True]]
-    xr.testing.assert_identical(open_dataset(tmp_path), CORPUS["bare"]())
-
-
-@pytest.mark.parametrize("once", [False, True])
-@pytest.mark.parametrize("zarr_format", slow_but(FORMATS, 3))
-@pytest.mark.parametrize("group", [None, "deep/below"])
+@pytest.mark.parametrize(
+    ("group", "zarr_format", "once"),
+    [
+        *itertools.product((None, "deep/below"), [3], (False, True)),
+        slow(None, 2, True), slow("deep/below", 2, False),
+        slow(None, "3-draft", False), slow("deep/below", "3-draft", True),
+    ],
+)  # fmt: skip
 def test_a_failed_write_leaves_what_was_there_or_can_be_ended(
     group: str | None, zarr_format: Any, once: bool
 ) -> None:
@@ -1135,14 +1073,10 @@ def _fail_at(monkeypatch: pytest.MonkeyPatch, n: int, many: int) -> list[str]:
 @pytest.mark.parametrize(
     ("zarr_format", "group", "many", "beside"),
     [
-        (3, None, 1, False),
         (3, None, 10**9, True),
-        (3, "deep/below", 1, True),
         (3, "deep/below", 10**9, False),
-        (2, None, 10**9, True),
         (2, "deep/below", 1, True),
         ("3-draft", None, 1, False),
-        ("3-draft", "deep/below", 10**9, False),
     ],
 )
 def test_any_failing_call_leaves_old_or_new(
@@ -1191,28 +1125,6 @@ def test_any_failing_call_leaves_old_or_new(
     assert set(outcomes) == {"old", "ended", "new"}
 
 
-@pytest.mark.parametrize("group", [None, "g"])
-def test_a_swap_that_fails_is_ended_by_who_comes_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str | None
-) -> None:
-    to_zarr(CORPUS["bare"](), tmp_path, group=group)
-    (tmp_path / (group or "") / "notes.txt").write_text("mine")
-    with monkeypatch.context() as patch:
-        _fail_renames(patch, 1 if group else 3, "not now")
-        for _ in range(2):
-            with pytest.raises(xzarr3.StoreError, match="not now"):
-                to_zarr(small().chunk(x=2), tmp_path, mode="w", group=group)
-        with pytest.raises(xzarr3.IncompleteWriteError, match=r"xzarr3.recover\(store\)") as info:
-            xzarr3.open_group(tmp_path, group or "")
-        assert "not now" in str(info.value.__context__)
-    xr.testing.assert_identical(open_dataset(tmp_path, group=group), small())
-    assert (tmp_path / (group or "") / "notes.txt").read_text() == "mine"
-    assert not list(tmp_path.glob(".xzarr3-*"))
-    to_zarr(small().chunk(x=2), tmp_path, mode="w", group=group)
-    xr.testing.assert_identical(open_dataset(tmp_path, group=group), small())
-    assert not list(tmp_path.glob(".xzarr3-*"))
-
-
 def test_an_array_whose_replacement_was_killed_can_be_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1230,21 +1142,6 @@ def test_an_array_whose_replacement_was_killed_can_be_replaced(
         to_zarr(small(), path, mode="w")
         assert (path / "c.99x").read_text() == "mine"
         xr.testing.assert_identical(open_dataset(path), small())
-
-
-@pytest.mark.parametrize("renames", range(1, 8))
-def test_a_draft_whose_replacement_was_killed_can_be_replaced_in_another_format(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
-) -> None:
-    to_zarr(CORPUS["bare"](), tmp_path, zarr_format="3-draft")
-    with monkeypatch.context() as patch:
-        _fail_renames(patch, renames, "killed")
-        with suppress(xzarr3.StoreError):
-            to_zarr(small(), tmp_path, mode="w")
-    to_zarr(small(), tmp_path, mode="w", zarr_format=2)
-    xr.testing.assert_identical(open_dataset(tmp_path), small())
-    visible = [name for name in os.listdir(tmp_path) if not name.startswith(".xzarr3")]
-    assert sorted(visible) == TOP[2]
 
 
 def test_what_killed_writes_left_is_removed_a_day_later(tmp_path: Path) -> None:
