@@ -15,10 +15,13 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents
+from _engines import theirs
+from _xarray_corpus import CORPUS, TEXTS
 from distributed import Client
 
 import xzarr3
-from xzarr3 import ChunkDecodeError, LocalStore, MemoryStore, ReadOnlyError, from_zarr, store
+from xzarr3 import ChunkDecodeError, LocalStore, MemoryStore, ReadOnlyError, from_zarr, store, to_zarr
+from xzarr3.xarray import open_dataset
 
 Values = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -48,6 +51,13 @@ def test_reading_and_computing(client: Client, local_store: LocalStore) -> None:
         process, block = result.result(timeout=120)
         assert process in workers - {os.getpid()}
         np.testing.assert_array_equal(block, values[task.selection])
+
+
+def test_datasets_are_computed(client: Client, tmp_path: Path) -> None:
+    for make in (CORPUS["packed"], CORPUS["calendars"], TEXTS["texts"]):
+        to_zarr(make(), tmp_path / make.__name__)
+        found = open_dataset(tmp_path / make.__name__, chunks={}).compute()
+        xr.testing.assert_identical(found, theirs(tmp_path / make.__name__))
 
 
 def test_memory_stores_can_be_read_but_not_written_elsewhere(client: Client) -> None:

@@ -219,24 +219,6 @@ def test_overlap_and_existing_nodes_are_refused(tmp_path: Path) -> None:
     assert "er/sparse" in xzarr3.open_group(other, "there")
 
 
-def test_a_failing_store_leaves_no_document() -> None:
-    class Full(MemoryStore):
-        left = 3
-
-        def put(self, key: str, pieces: Any) -> None:
-            if ".json" not in key:
-                if not self.left:
-                    raise xzarr3.StoreError("full")
-                Full.left -= 1
-            super().put(key, pieces)
-
-    store, target = MemoryStore(), Full()
-    xzarr3.create_array(store, "a", data=np.arange(8), chunks=1)
-    with pytest.raises(xzarr3.StoreError, match="full"):
-        xzarr3.copy(store, target)
-    assert [key for key in target.list() if key.endswith("zarr.json")] == []
-
-
 def test_consolidated_metadata_come_along() -> None:
     store = MemoryStore()
     hierarchy(store, 3)

@@ -238,22 +238,6 @@ def test_version_3_comes_before_version_2() -> None:
 
 
 @formats
-def test_erasing_keeps_what_lies_beside_the_nodes(store: Store, zarr_format: Any) -> None:
-    """What lies within an erased node goes with it."""
-    small(store, zarr_format=zarr_format)
-    chunk = next(key for key in store.list() if key.endswith(("c/0/0", "c0/0", "a/0.0")))
-    place = chunk.rpartition("g/a/")[0]
-    foreign = "notes.txt"
-    store.set(foreign, b"mine")
-    store.set(f"{place}g/a/notes.txt", b"of the array")
-    del xzarr3.open_group(store, mode="r+")["g"]
-    assert store.get(foreign) == b"mine"
-    assert not [key for key in store.list() if "a" in key.split("/")]
-    xzarr3.create_group(store, overwrite=True, zarr_format=zarr_format)
-    assert store.get(foreign) == b"mine"
-
-
-@formats
 def test_attributes_resize_append(store: Store, zarr_format: Any) -> None:
     array = small(store, zarr_format=zarr_format)
     before = contents(store)

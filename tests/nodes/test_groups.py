@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents
-from _slow import covering, slow
 from _strategies import array_document, attempt
 from _things import Thing
 from _waiting import WaitingStore
@@ -283,22 +282,6 @@ def test_a_lone_document_of_attributes_is_not_taken_up_by_a_new_group(store: xza
         assert store.get("g/notes.txt") == b"mine"
 
 
-def test_a_directory_of_other_things_is_never_emptied(tmp_path: Path) -> None:
-    """A hierarchy may be made in it and replaced; the other things stay."""
-    (tmp_path / "thesis").mkdir()
-    (tmp_path / "thesis" / "chapter.txt").write_text("words")
-    before = (tmp_path / "thesis").stat().st_ino
-    for call in (
-        lambda: xzarr3.create_group(tmp_path, overwrite=True),
-        lambda: xzarr3.open_group(tmp_path, mode="w"),
-        lambda: xzarr3.create_array(tmp_path, data=[1], overwrite=True),
-        lambda: xzarr3.create_group(tmp_path / "thesis", overwrite=True),
-    ):
-        call()
-        assert (tmp_path / "thesis" / "chapter.txt").read_text() == "words"
-    assert (tmp_path / "thesis").stat().st_ino == before
-
-
 # Attributes
 
 
@@ -510,14 +493,11 @@ def check_consolidated(store: xzarr3.Store, path: str = "") -> None:
     ],
     ids=range(22),
 )
-@pytest.mark.parametrize("consolidated", [None, slow(False)])
-def test_consolidated_metadata_follow_every_change(
-    change: Callable[[Any], Any], consolidated: bool | None, store: xzarr3.Store
-) -> None:
+def test_consolidated_metadata_follow_every_change(change: Callable[[Any], Any], store: xzarr3.Store) -> None:
     sample(store)
     xzarr3.consolidate_metadata(store, "g")
     xzarr3.consolidate_metadata(store)
-    root = xzarr3.open_group(store, mode="r+", use_consolidated=consolidated)
+    root = xzarr3.open_group(store, mode="r+")
     change(root)
     check_consolidated(store)
     if "g" in root and "consolidated_metadata" in document(store, "g"):
@@ -732,77 +712,6 @@ def test_consolidate_keeps_the_order(kind: str, zarr_format: Any, tmp_path: Path
 
 
 NEW = np.arange(100.0, 200).reshape(10, 10)
-OVERWRITES: dict[str, Callable[[xzarr3.Store], object]] = {
-    "an array": lambda store: xzarr3.create_array(store, "g/x", data=NEW, chunks=4, overwrite=True),
-    "an item": lambda store: xzarr3.open_group(store, "g", mode="r+").__setitem__("x", NEW),
-    "a group by an array": lambda store: xzarr3.create_array(store, "g", data=NEW, overwrite=True),
-    "save": lambda store: xzarr3.save(store, NEW, path="g/x", overwrite=True),
-    "save a group": lambda store: xzarr3.save_group(store, NEW, y=NEW, path="g", overwrite=True),
-    "save the root": lambda store: xzarr3.save_group(store, NEW, **{"y/z": NEW}, overwrite=True),
-    "an array by a copy": lambda store: xzarr3.create_array(
-        store, "g/x", data=xzarr3.array(NEW, chunks=4), overwrite=True
-    ),
-    "without values": lambda store: xzarr3.create_array(store, "g/x", shape=5, dtype="i4", overwrite=True),
-    "create_group": lambda store: xzarr3.create_group(store, "g", overwrite=True),
-    "open_group": lambda store: xzarr3.open_group(store, mode="w"),
-}
-
-
-def _values(store: xzarr3.Store) -> dict[str, Any]:
-    """The sums of the arrays that are there, by path."""
-    try:
-        nodes = dict(xzarr3.open_group(store).members(None))
-    except NodeNotFoundError:
-        return {}
-    return {path: node[...].sum() for path, node in nodes.items() if isinstance(node, xzarr3.Array)}
-
-
-@pytest.mark.parametrize(
-    ("how", "zarr_format", "kind"),
-    covering(
-        OVERWRITES, [3, 2, "3-draft"], ["memory", "local", "wrapped"],
-        quick=[(how, 3, "memory") for how in OVERWRITES],
-    ),
-)  # fmt: skip
-def test_an_overwrite_that_fails_leaves_the_old_node_or_none(
-    how: str, zarr_format: Any, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whichever value cannot be stored; and where the old node is gone, the error says so."""
-    left = 10**6
-    for owner in (xzarr3.MemoryStore, xzarr3.LocalStore):
-
-        def failing(self: Any, key: str, value: Any, real: Any = owner.put, **how: Any) -> Any:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise StoreError("no space left")
-            return real(self, key, value, **how)
-
-        monkeypatch.setattr(owner, "put", failing)
-    for steps in range(60):
-        left = 10**6
-        store: Any = xzarr3.MemoryStore() if kind == "memory" else xzarr3.LocalStore(tmp_path / f"{steps}")
-        store = xzarr3.WrapperStore(store) if kind == "wrapped" else store
-        root = xzarr3.create_group(store, zarr_format=zarr_format)
-        root.create_array("g/x", data=np.ones((4, 4)), chunks=2)
-        if zarr_format != "3-draft":
-            root.consolidate()
-        before = _values(store)
-        left = steps
-        try:
-            OVERWRITES[how](store)
-            break
-        except StoreError as error:
-            left = 10**6
-            if (found := _values(store)) != before:
-                if zarr_format == "3-draft":  # Its groups need no documents: arrays may be there before them.
-                    found = {path: value for path, value in found.items() if value != NEW.sum()}
-                assert not found
-                told = "".join(getattr(error, "__notes__", ()))
-                assert "nothing is there now" in told or "may be replaced only in part" in told
-    assert steps > 0
-    left = 10**6
-    assert before != _values(store)
 
 
 def test_an_array_is_replaced_by_a_copy_of_itself(store: xzarr3.Store) -> None:

@@ -18,7 +18,6 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
-from _clusters import cluster
 from _engines import QUIET, Stores, ours, theirs
 from _recording import recording
 from _slow import slow
@@ -259,18 +258,14 @@ def test_a_row_of_a_large_block_moves_little() -> None:
     np.testing.assert_array_equal(found[0], np.arange(2**18).reshape(2, -1).mean(1))
 
 
-@pytest.mark.parametrize("scheduler", ["sync", slow("processes"), slow("cluster")])
+@pytest.mark.parametrize("scheduler", ["sync", slow("processes")])
 def test_every_scheduler(written: dict[str, str], scheduler: str, request: pytest.FixtureRequest) -> None:
-    names = ("packed", "calendars", "texts")
-    if scheduler == "cluster":
-        with cluster() as client, client.as_current():
-            found = {name: ours(written[name], chunks={}).compute() for name in names}
-    else:
-        pool = request.getfixturevalue("processes") if scheduler == "processes" else None
+    """That of a cluster is in ``tests/cluster``."""
+    pool = request.getfixturevalue("processes") if scheduler == "processes" else None
+    for name in ("packed", "calendars", "texts"):
         with dask.config.set(scheduler=scheduler, pool=pool):
-            found = {name: ours(written[name], chunks={}).compute() for name in names}
-    for name in names:
-        xr.testing.assert_identical(found[name], theirs(written[name]))
+            found = ours(written[name], chunks={}).compute()
+        xr.testing.assert_identical(found, theirs(written[name]))
 
 
 # Names
