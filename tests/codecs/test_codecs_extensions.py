@@ -753,6 +753,7 @@ FIELDS = {
 
 
 @pytest.mark.parametrize("name", slow_but(FIELDS, "cast_value", "packbits"))
+@settings(max_examples=settings().max_examples // 2)  # Of each of many codecs.
 @given(data=st.data())
 def test_no_configuration_breaks_anything(name: str, data: st.DataObject) -> None:
     """Whatever a document says, it is a codec or it is refused; and it encodes and decodes or says why."""

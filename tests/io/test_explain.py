@@ -26,7 +26,7 @@ from xzarr3.io.shards import _indexes
 from xzarr3.stores.local import files
 
 THOROUGH = settings(
-    max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 
 

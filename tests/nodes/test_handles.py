@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents, run_threads
-from _slow import slow, slow_but
+from _slow import covering, slow, slow_but
 from _waiting import WaitingStore
 
 import xzarr3
@@ -598,10 +598,16 @@ def _of_copy(store: Any, zarr_format: Any) -> None:
     xzarr3.copy(other, store, overwrite=True)
 
 
-@pytest.mark.parametrize("replaced", [_of_mode_w, _of_overwrite, slow(_of_copy)])
-@pytest.mark.parametrize("kind", ["memory", "local", slow("waiting")])
-@pytest.mark.parametrize("zarr_format", [3, slow(2)])
-@pytest.mark.parametrize("consolidated", [True, slow(False)])
+@pytest.mark.parametrize(
+    ("kind", "replaced", "zarr_format", "consolidated"),
+    covering(
+        ["memory", "local", "waiting"],
+        [_of_mode_w, _of_overwrite, _of_copy],
+        [3, 2],
+        [True, False],
+        quick=[(kind, how, 3, True) for kind in ("memory", "local") for how in (_of_mode_w, _of_overwrite)],
+    ),
+)
 def test_values_are_not_read_under_labels_of_those_that_they_replaced(
     kind: str, zarr_format: Any, consolidated: bool, replaced: Any, tmp_path: Path
 ) -> None:

@@ -51,8 +51,8 @@ def strings() -> Iterator[str]:
 VERBS = "call|choose|correct|create|give|install|leave|make|open|pass|pip|raise|read|repeat|use|wait|write"
 
 
-@pytest.mark.parametrize("not_said", [rf"accepted: ({VERBS})\b(?!=)", r"\b(somebody|someone|whoever)\b"])
-def test_words_that_no_message_has(not_said: str) -> None:
+def test_words_that_no_message_has() -> None:
+    not_said = rf"accepted: ({VERBS})\b(?!=)|\b(somebody|someone|whoever)\b"
     assert [text for text in strings() if re.search(not_said, text)] == []
 
 

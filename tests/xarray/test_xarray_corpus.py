@@ -112,19 +112,13 @@ OPTIONS: list[dict[str, Any]] = [
     {"chunks": {"time": 4, "x": 2}, "cache": False},
 ]
 MORE_OPTIONS: list[dict[str, Any]] = [
-    {"mask_and_scale": False},
-    {"decode_timedelta": True},
     {"decode_times": False},
-    {"decode_times": xr.coders.CFDatetimeCoder(time_unit="us")},
     {"decode_timedelta": xr.coders.CFTimedeltaCoder(time_unit="s")},
     {"decode_cf": False, "chunks": {}},
     {"mask_and_scale": {"tas": False}},
-    {"use_cftime": True, "drop_variables": ["issued", "stamp"]},
-    {"decode_coords": "coordinates"},
     {"zarr_format": 3, "cache_members": False},
     {"decode_coords": False},
     {"concat_characters": False},
-    {"chunks": "auto"},
     {"chunks": 2, "inline_array": True},
 ]
 

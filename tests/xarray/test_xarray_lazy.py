@@ -78,7 +78,7 @@ def packed(written: dict[str, str]) -> str:
 # Dask arrays of variables
 
 
-@pytest.mark.parametrize("chunks", [{}, slow("auto"), slow(-1), slow(3), slow({"time": 4, "x": 5})], ids=repr)
+@pytest.mark.parametrize("chunks", [{}, slow("auto"), slow(-1), slow({"time": 4, "x": 5})], ids=repr)
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_same_as_xarray_makes_of_them(written: dict[str, str], name: str, chunks: Any) -> None:
     try:
