@@ -234,9 +234,10 @@ class Group(Node, Mapping[str, "Array | Group"]):
         return group
 
     def _load_below(self, **how: Any) -> dict[str, Held | MetadataError]:
-        """The documents of the nodes below, steadily where no answer of the store is waited for."""
+        """The documents of the nodes below; steadily where no answer is waited for, or if there are none."""
         read = partial(load_below, self.store, self.format, self.path, **how)
-        return read() if self.store.concurrency > 1 else self.steadily(read)
+        found = read() if self.store.concurrency > 1 else {}
+        return found or self.steadily(read)
 
     def steadily(self, read: Callable[[], Below]) -> Below:
         """What ``read`` finds below this group: all of before a writer replaced the group, or all of after.
