@@ -164,7 +164,8 @@ class Listing:
         for format in self._foreign:
             place = format.place(key)
             if place is not None:
-                self._other_format(key, place.path, place.kind != "other", format)
+                if place.kind != "other":
+                    self._other_format(key, place.path, format)
                 return True
         return False
 
@@ -183,9 +184,7 @@ class Listing:
             why = f"'/{above}/{missing}'".replace("//", "/") + " above it has no document"
         self.findings.add("node-lost", path, key, f"no listing finds this node: {why}")
 
-    def _other_format(self, key: str, path: str, is_node: bool, format: Format) -> None:
-        if not is_node:
-            return
+    def _other_format(self, key: str, path: str, format: Format) -> None:
         if path in self._paths:
             self.findings.add(
                 "document-double", path, key,

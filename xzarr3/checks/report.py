@@ -313,13 +313,10 @@ class CheckReport(Report):
         names = dict.fromkeys(
             name for each in arrays.values() for name in (*each.readable_by, *each.not_readable_by)
         )
+        refused = {path: each.not_readable_by for path, each in arrays.items()}
         told = []
         for name in names:
-            unread = {
-                path: each.not_readable_by[name]
-                for path, each in arrays.items()
-                if name in each.not_readable_by
-            }
+            unread = {path: reasons[name] for path, reasons in refused.items() if name in reasons}
             since = newest(each.readable_by.get(name, "") for each in arrays.values())
             label = f"{name} {since}" if since or len(unread) == len(arrays) else f"{name} ({DOCUMENTED})"
             told.append((len(unread), f"{label.rstrip()}: {self._read(unread)}"))

@@ -114,12 +114,9 @@ def _look(
         listing.run()
         check_writes(store, path, listing.leases, findings)
     else:
-        told = "the store cannot list its keys"
-        if scope.arrays:
-            findings.add("keys-unlisted", path, "", told)
-        else:
-            told += "; without consolidated metadata no array was found"
-            findings.add("keys-unlisted", path, "", told, severity="warning")
+        more = "" if scope.arrays else "; without consolidated metadata no array was found"
+        told = f"the store cannot list its keys{more}"
+        findings.add("keys-unlisted", path, "", told, severity=None if scope.arrays else "warning")
     read = check_chunks(listing, decode, findings, threads, progress)
     if decode != "none":
         check_coordinates(listing, findings)

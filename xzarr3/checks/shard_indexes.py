@@ -6,7 +6,8 @@ Works on one open value and knows no stores.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,9 @@ from xzarr3.errors import ChunkError, UnknownExtensionError
 from xzarr3.stores.values import BytesValue, Value
 
 _MOST_READ = 2**26  # Bytes of inner chunks that are read at once.
+
+Chosen: TypeAlias = npt.NDArray[np.intp]
+"""Positions of inner chunks in the index."""
 
 
 class Problem(NamedTuple):
@@ -72,107 +76,106 @@ def check_shard(
     except ChunkError as error:
         yield Problem("shard-index", _at(above) + error.reason)
         return
-    entries = index.reshape(-1, 2)
-    there = np.flatnonzero((entries != EMPTY).any(axis=1))
-    good, problems = _within(shard, entries, there, size, start, above)
+    opened = _Opened(shard, reader, size, above, index.reshape(-1, 2))
+    good, problems = opened.within(start)
     yield from problems
     if not problems:
-        yield from _apart(shard, entries, good, size - shard.index_size, above)
-    yield from _decoded(shard, reader, entries, good, most, min(at_once, _MOST_READ), above)
+        yield from opened.apart(good)
+    yield from opened.decoded(good, most, min(at_once, _MOST_READ))
 
 
-def _within(
-    shard: Shard,
-    entries: npt.NDArray[np.uint64],
-    there: npt.NDArray[np.intp],
-    size: int,
-    index_at: int,
-    above: tuple[int, ...],
-) -> tuple[npt.NDArray[np.intp], list[Problem]]:
-    """The inner chunks whose places are possible, and what is wrong with the others."""
-    offsets, lengths = entries[there, 0], entries[there, 1]
-    whole = np.uint64(size)
-    beyond = (offsets > whole) | (lengths > whole - np.minimum(offsets, whole))
-    ends = offsets + np.where(beyond, np.uint64(0), lengths)
-    in_index = ~beyond & (ends > np.uint64(index_at)) & (offsets < np.uint64(index_at + shard.index_size))
-    exact = shard.inner.encoded_size
-    empty = ~beyond & (lengths == 0) & (exact != 0)
-    odd = ~beyond & ~empty & (lengths > np.uint64(min(shard.max_inner_size, EMPTY - 1)))
-    if exact is not None:
-        odd |= ~beyond & ~empty & (lengths != np.uint64(exact))
-    of = "" if exact is None else f"; each has {exact} bytes"
-    kinds = (
-        ("shard-bounds", beyond, "lies beyond the end of the shard"),
-        ("shard-bounds", in_index & ~empty, "lies in the index of the shard"),
-        ("chunk-empty", empty, "has no bytes"),
-        ("chunk-size", odd, f"has a size that no inner chunk has{of}"),
-    )
-    problems = []
-    bad = np.zeros(len(there), np.bool_)
-    for code, wrong, what in kinds:
-        wrong = wrong & ~bad
-        if wrong.any():
-            bad |= wrong
-            first = int(np.argmax(wrong))
-            offset, length = int(offsets[first]), int(lengths[first])
-            number = int(wrong.sum())
-            more = f", and {number - 1} others" if number > 1 else ""
-            coords = _coords(shard, int(there[first]), above)
-            meaning = f"inner chunk {coords} at offset {offset} with {length} bytes {what}{more}"
-            problems.append(Problem(code, meaning))
-    return there[~bad], problems
+@dataclass(frozen=True)
+class _Opened:
+    """A shard whose index is intact. The parameters are those of :func:`check_shard`.
 
+    Parameters
+    ----------
+    entries : ndarray of int
+        Offset and length of each inner chunk.
+    """
 
-def _apart(
-    shard: Shard,
-    index: npt.NDArray[np.uint64],
-    good: npt.NDArray[np.intp],
-    data: int,
-    above: tuple[int, ...],
-) -> Iterator[Problem]:
-    """Check that inner chunks do not overlap, and how many bytes of the shard belong to none."""
-    entries = index[good]
-    order = np.lexsort((entries[:, 1], entries[:, 0]))
-    offsets = entries[order, 0]
-    ends = np.maximum.accumulate(offsets + entries[order, 1])
-    overlaps = np.flatnonzero(offsets[1:] < ends[:-1])
-    if len(overlaps):
-        at = int(overlaps[0])
-        one, other = (_coords(shard, int(good[order[each]]), above) for each in (at, at + 1))
-        meaning = f"inner chunks {one} and {other} share bytes; {len(overlaps)} such pairs"
-        yield Problem("shard-overlap", meaning)
-        return
-    unused = data - int(entries[:, 1].sum())
-    if unused:
-        yield Problem("shard-gaps", f"{unused} bytes belong to no inner chunk")
+    shard: Shard
+    reader: Value
+    size: int
+    above: tuple[int, ...]
+    entries: npt.NDArray[np.uint64]
 
+    def within(self, index_at: int) -> tuple[Chosen, list[Problem]]:
+        """The inner chunks whose places are possible, and what is wrong with the others."""
+        shard, entries, whole = self.shard, self.entries, np.uint64(self.size)
+        there = np.flatnonzero((entries != EMPTY).any(axis=1))
+        offsets, lengths = entries[there, 0], entries[there, 1]
+        beyond = (offsets > whole) | (lengths > whole - np.minimum(offsets, whole))
+        ends = offsets + np.where(beyond, np.uint64(0), lengths)
+        in_index = ~beyond & (ends > np.uint64(index_at)) & (offsets < np.uint64(index_at + shard.index_size))
+        exact = shard.inner.encoded_size
+        empty = ~beyond & (lengths == 0) & (exact != 0)
+        odd = ~beyond & ~empty & (lengths > np.uint64(min(shard.max_inner_size, EMPTY - 1)))
+        if exact is not None:
+            odd |= ~beyond & ~empty & (lengths != np.uint64(exact))
+        of = "" if exact is None else f"; each has {exact} bytes"
+        kinds = (
+            ("shard-bounds", beyond, "lies beyond the end of the shard"),
+            ("shard-bounds", in_index & ~empty, "lies in the index of the shard"),
+            ("chunk-empty", empty, "has no bytes"),
+            ("chunk-size", odd, f"has a size that no inner chunk has{of}"),
+        )
+        problems = []
+        bad = np.zeros(len(there), np.bool_)
+        for code, wrong, what in kinds:
+            wrong = wrong & ~bad
+            if wrong.any():
+                bad |= wrong
+                first = int(np.argmax(wrong))
+                offset, length = int(offsets[first]), int(lengths[first])
+                number = int(wrong.sum())
+                more = f", and {number - 1} others" if number > 1 else ""
+                coords = self._coords(int(there[first]))
+                meaning = f"inner chunk {coords} at offset {offset} with {length} bytes {what}{more}"
+                problems.append(Problem(code, meaning))
+        return there[~bad], problems
 
-def _decoded(
-    shard: Shard,
-    reader: Value,
-    entries: npt.NDArray[np.uint64],
-    good: npt.NDArray[np.intp],
-    most: int | None,
-    at_once: int,
-    above: tuple[int, ...],
-) -> Iterator[Problem]:
-    """Decode inner chunks; those that are close are read together."""
-    inner, chosen = shard.inner, good.take(spread(len(good), most))
-    order = chosen[np.argsort(entries[chosen, 0], kind="stable")]
-    for span in _spans(entries, order.tolist(), at_once):
-        first, last = int(entries[span[0], 0]), int(entries[span[-1]].sum())
-        value = memoryview(reader.read(first, last - first))
-        for at in span:
-            offset, length = (int(each) for each in entries[at])
-            data = value[offset - first : offset - first + length]
-            coords = _coords(shard, at, above)
-            if inner.shard is not None:
-                yield from check_shard(inner.shard, BytesValue(data), length, most, at_once, coords)
-                continue
-            try:
-                inner.decode(data)
-            except ChunkError as error:
-                yield not_decoded(error, f"inner chunk {coords}: {error}")
+    def apart(self, good: Chosen) -> Iterator[Problem]:
+        """Check that inner chunks do not overlap, and how many bytes of the shard belong to none."""
+        entries = self.entries[good]
+        order = np.lexsort((entries[:, 1], entries[:, 0]))
+        offsets = entries[order, 0]
+        ends = np.maximum.accumulate(offsets + entries[order, 1])
+        overlaps = np.flatnonzero(offsets[1:] < ends[:-1])
+        if len(overlaps):
+            at = int(overlaps[0])
+            one, other = (self._coords(int(good[order[each]])) for each in (at, at + 1))
+            meaning = f"inner chunks {one} and {other} share bytes; {len(overlaps)} such pairs"
+            yield Problem("shard-overlap", meaning)
+            return
+        unused = self.size - self.shard.index_size - int(entries[:, 1].sum())
+        if unused:
+            yield Problem("shard-gaps", f"{unused} bytes belong to no inner chunk")
+
+    def decoded(self, good: Chosen, most: int | None, at_once: int) -> Iterator[Problem]:
+        """Decode inner chunks; those that are close are read together."""
+        entries, inner = self.entries, self.shard.inner
+        chosen = good.take(spread(len(good), most))
+        order = chosen[np.argsort(entries[chosen, 0], kind="stable")]
+        for span in _spans(entries, order.tolist(), at_once):
+            first, last = int(entries[span[0], 0]), int(entries[span[-1]].sum())
+            value = memoryview(self.reader.read(first, last - first))
+            for at in span:
+                offset, length = (int(each) for each in entries[at])
+                data = value[offset - first : offset - first + length]
+                coords = self._coords(at)
+                if inner.shard is not None:
+                    yield from check_shard(inner.shard, BytesValue(data), length, most, at_once, coords)
+                    continue
+                try:
+                    inner.decode(data)
+                except ChunkError as error:
+                    yield not_decoded(error, f"inner chunk {coords}: {error}")
+
+    def _coords(self, at: int) -> tuple[int, ...]:
+        """The coordinates of an inner chunk, after those of the shards around its shard."""
+        counts = self.shard.counts
+        return (*self.above, *(int(each) for each in np.unravel_index(at, counts))) if counts else self.above
 
 
 def _spans(entries: npt.NDArray[np.uint64], order: list[int], at_once: int) -> Iterator[list[int]]:
@@ -188,11 +191,6 @@ def _spans(entries: npt.NDArray[np.uint64], order: list[int], at_once: int) -> I
         span.append(at)
     if span:
         yield span
-
-
-def _coords(shard: Shard, at: int, above: tuple[int, ...]) -> tuple[int, ...]:
-    """The coordinates of an inner chunk, after those of the shards around its shard."""
-    return (*above, *(int(each) for each in np.unravel_index(at, shard.counts))) if shard.counts else above
 
 
 def _at(above: tuple[int, ...]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from xzarr3._types import AnyArray
@@ -25,17 +23,16 @@ def decoded(array: ReadableArray, values: AnyArray) -> AnyArray:
     if array.dtype.kind not in "biufc" or not named or not (mask or array.metadata.attributes):
         return values
 
-    from xarray import Variable, conventions
     from xarray.coders import CFTimedeltaCoder
 
+    from xzarr3.xarray.exact import decoded_by
     from xzarr3.xarray.variables import as_variable
 
     attributes = as_variable(array, mask).attrs
-    variable = Variable([f"dim_{axis}" for axis in range(values.ndim)], values, attributes)
     durations = CFTimedeltaCoder(decode_via_units=False)  # A number of days is no date.
     try:
-        found: Any = conventions.decode_cf_variable(array.basename, variable, decode_timedelta=durations)
-        return _times_as_text(found.values)
+        found = decoded_by(attributes, values, array.basename, decode_timedelta=durations)
+        return _times_as_text(found)
     except (ValueError, TypeError, OverflowError, AttributeError) as error:
         raise MetadataError(
             f"xarray cannot decode the values: {error}", path=array.path,

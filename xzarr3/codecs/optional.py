@@ -65,15 +65,15 @@ class OptionalCodec(ArrayBytesCodec):
 
     def evolve(self, spec: ChunkSpec) -> Self:
         self.check(spec)
-        number = math.prod(spec.shape)
-        return replace(
-            self,
-            mask_codecs=self._mask_chain(spec).codecs,
-            data_codecs=self._data_chain(spec.data_type, number).codecs,
-        )
+        mask, data = self._chains(spec)
+        return replace(self, mask_codecs=mask.codecs, data_codecs=data.codecs)
 
     def check(self, spec: ChunkSpec) -> None:
         self.require_data_type(spec, ("optional",))
+
+    def _chains(self, spec: ChunkSpec) -> tuple[CodecChain, CodecChain]:
+        """The codecs of the mask, and of the values if no element is without one."""
+        return self._mask_chain(spec), self._data_chain(spec.data_type, math.prod(spec.shape))
 
     def _mask_chain(self, spec: ChunkSpec) -> CodecChain:
         with located(field="configuration.mask_codecs"):
@@ -85,7 +85,7 @@ class OptionalCodec(ArrayBytesCodec):
             return _chain(self.data_codecs, (number,), inner)
 
     def max_encoded_size(self, spec: ChunkSpec) -> int:
-        mask, data = self._mask_chain(spec), self._data_chain(spec.data_type, math.prod(spec.shape))
+        mask, data = self._chains(spec)
         return _LENGTHS + mask.max_encoded_size + data.max_encoded_size
 
     def encode(self, array: AnyArray, spec: ChunkSpec) -> Buffer:

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from xzarr3.arrays import Array
-from xzarr3.commit.lease import SWAPPING, Holder, Lease, holder_at
+from xzarr3.commit.lease import SWAPPING, Lease, holder_at
 from xzarr3.commit.staged import is_top
 from xzarr3.copying.tiles import Coords, Tiles
 from xzarr3.errors import NodeExistsError
@@ -55,45 +55,40 @@ def fingerprint(nodes: Mapping[str, Array | Group], documents: Mapping[str, Mapp
 
 
 class CopyResumption:
-    """A copy that can be resumed; in the place of another unfinished write it raises."""
+    """A copy that can be resumed, and what an interrupted one has left at its place.
 
-    has_swapped = False
-    """Whether the interrupted copy had stored all values, and was being put in its place."""
-    _found = Holder()
+    Parameters
+    ----------
+    store : Store
+    path : str
+    key : str
+        The key of the lease of the place.
+    plan : str
+        The :func:`fingerprint` of the copy.
 
-    def __init__(self, store: Store, path: str, plan: str) -> None:
-        self._store = store
-        self._path = path
-        self.plan = plan
+    Raises
+    ------
+    NodeExistsError
+        If the place holds an unfinished write that this copy would not continue.
+    """
 
-    def find(self, key: str) -> None:
-        """Look for an interrupted copy that held the lease with this key.
-
-        Raises
-        ------
-        NodeExistsError
-            If the place holds an unfinished write that this copy would not continue.
-        """
-        self._found = found = holder_at(self._store, key)
-        self.has_swapped |= found.plan == self.plan and found.state == SWAPPING
-        if found.plan not in (None, self.plan) and is_top(found.top) and found.state != SWAPPING:
+    def __init__(self, store: Store, path: str, key: str, plan: str) -> None:
+        self._store, self._path, self._key, self.plan = store, path, key, plan
+        self._found = found = holder_at(store, key)
+        self.has_swapped = found.plan == plan and found.state == SWAPPING
+        """Whether the interrupted copy had stored all values, and was being put in its place."""
+        if found.plan not in (None, plan) and is_top(found.top) and found.state != SWAPPING:
             raise NodeExistsError(
-                f"'/{self._path}' in {self._store} holds an unfinished write that this call does not "
-                "continue: the source is another one or has changed since, or the settings differ; repeat "
-                "the call as it was, or leave out resume=True to drop what is there and copy everything"
+                f"'/{path}' in {store} holds an unfinished write that this call does not continue: the "
+                "source is another one or has changed since, or the settings differ; repeat the call as it "
+                "was, or leave out resume=True to drop what is there and copy everything"
             )
 
-    def clear(self, key: str) -> None:
-        """Remove what a copy has left that was killed after its last document was stored.
-
-        Parameters
-        ----------
-        key : str
-            The key of the lease of the place.
-        """
+    def clear(self) -> None:
+        """Remove what a copy has left that was killed after its last document was stored."""
         # It says what it removes, so that another call can go on if this one is killed.
-        lease = Lease(self._store, key, "replace", plan=self.plan, top=self._found.top)
-        if self._found.plan == self.plan and holder_at(self._store, key).plan == self.plan:
+        lease = Lease(self._store, self._key, "replace", plan=self.plan, top=self._found.top)
+        if self._found.plan == self.plan and holder_at(self._store, self._key).plan == self.plan:
             lease.reserve(self._path)
             try:
                 if is_top(self._found.top):

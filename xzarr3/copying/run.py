@@ -15,7 +15,6 @@ from typing import Any, cast
 from xzarr3.api import open as open_node
 from xzarr3.arrays import Array
 from xzarr3.commit.replace import check_resumable, transaction, write
-from xzarr3.commit.transaction import NewNode
 from xzarr3.copying.plan import Encoding, Plan, Source, planned
 from xzarr3.copying.resume import CopyResumption, fingerprint
 from xzarr3.copying.settings import KEEP, Settings
@@ -179,19 +178,23 @@ def copy(
 def _run(plan: Plan, *, overwrite: bool, resume: bool, progress: Asked, threads: int | None) -> Array | Group:
     """Carry out a plan."""
     store, new = plan.store, plan.new()
-    resumed = _resumption(plan, new) if resume else None
-    asked = None if resumed is None else resumed.plan
+    resumed = None
+    if resume:
+        check_resumable(store)
+        asked = fingerprint(cast("Mapping[str, Array | Group]", plan.nodes), new.documents)
+        resumed = CopyResumption(store, plan.path, plan.lease.key, asked)
+    known = None if resumed is None else resumed.plan
     try:
-        copy = transaction(store, new, overwrite=overwrite, how="overwrite=True", plan=asked)
+        copy = transaction(store, new, overwrite=overwrite, how="overwrite=True", plan=known)
     except NodeExistsError:
         if resumed is None or not plan.is_there:
             raise
         if not resumed.has_swapped:
             _check_finished(plan, threads)
-        resumed.clear(plan.lease.key)
+        resumed.clear()
         return plan.opened()
     if resumed is not None and resumed.has_swapped and plan.is_there:
-        resumed.clear(plan.lease.key)
+        resumed.clear()
         return plan.opened()
     if threads is None:
         threads = most_threads(plan.nodes[""], store, plan.arrays.values())
@@ -219,25 +222,6 @@ def _check_finished(plan: Plan, threads: int | None) -> None:
                 "changed since, or the compressor changes values; xzarr3.diff() shows the differences, and "
                 "overwrite=True copies anew"
             )
-
-
-def _resumption(plan: Plan, new: NewNode) -> CopyResumption:
-    """Identifies a copy that can be resumed, and finds an interrupted one.
-
-    Raises
-    ------
-    NodeExistsError
-        If there is another unfinished write at the place.
-    StoreCapabilityError
-        If the store cannot keep what is needed.
-    """
-    store, path = plan.store, plan.path
-    check_resumable(store)
-    resumed = CopyResumption(
-        store, path, fingerprint(cast("Mapping[str, Array | Group]", plan.nodes), new.documents)
-    )
-    resumed.find(plan.lease.key)
-    return resumed
 
 
 def _copy_values(plan: Plan, store: Store, top: str | None, progress: Asked, threads: int) -> None:

@@ -18,7 +18,7 @@ from xzarr3.conventions.fill_value_attribute import decode_fill_value, follows_v
 from xzarr3.errors import ArgumentTypeError, MetadataError
 from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
-from xzarr3.grid import Grid, RegularGrid
+from xzarr3.grid import Grid
 from xzarr3.groups import Group
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.model.metadata import ArrayMetadata
@@ -88,8 +88,7 @@ class Settings:
             fill = cast_fill_value(meta.data_type, self.fill_value)
             meta = replace(meta, fill_value=fill, fill_is_null=False)
         grid, units = self._grids(array)
-        kept = (array.metadata.chunk_grid, None) if array.shards is None else (_inner(array), meta.chunk_grid)
-        if self.keeps_codecs and (grid, units) == kept:
+        if self.keeps_codecs and (grid, units) == _present(array):
             return meta
         codecs = self._codecs(array, format)
         if units is not None:
@@ -102,14 +101,12 @@ class Settings:
 
     def _grids(self, array: ReadableArray) -> tuple[Grid, Grid | None]:
         """The grid of the chunks, and that of the shards or None."""
-        sharded = array.shards is not None
-        inner = _inner(array) if sharded else array.metadata.chunk_grid
         chunks = _along(self.chunks, array, array.chunks)
         shards = _along(self.shards, array, array.shards)
         if is_keep(chunks) and is_keep(shards):
-            return inner, array.metadata.chunk_grid if sharded else None
+            return _present(array)
         if is_keep(chunks) and (shards is None or shards is False):
-            return inner, None
+            return _present(array)[0], None
         if is_keep(shards):
             shards = array.shards
         itemsize = array.metadata.data_type.item_size
@@ -151,9 +148,10 @@ def _is_no_cut(length: Any, present: Any) -> bool:
     return lengths and (length == -1 or length >= present)
 
 
-def _inner(array: ReadableArray) -> Grid:
-    """The grid of the chunks within shards."""
-    return RegularGrid(tuple(array.chunks))  # type: ignore[arg-type]
+def _present(array: ReadableArray) -> tuple[Grid, Grid | None]:
+    """The grid of the chunks, and that of the shards or None, as they are."""
+    shard, units = array.metadata.chain.shard, array.metadata.chunk_grid
+    return (units, None) if shard is None else (shard.grid, units)
 
 
 def _sharding(array: ReadableArray, grid: Grid, codecs: tuple[Codec, ...]) -> Codec:

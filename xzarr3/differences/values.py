@@ -148,11 +148,7 @@ def _tiles(
     chosen: Sequence[DimSelection], tiles: Tiles, wanted: set[Coords] | None = None
 ) -> Iterator[tuple[DimSelection, ...]]:
     """The chosen elements of each wanted tile that has any."""
-    bounds = [
-        slice(part.start, part.start + (part.count - 1) * part.step + 1 if part.count else part.start)
-        for part in chosen
-    ]
-    for coords in tiles.over(bounds):
+    for coords in tiles.over([slice(part.start, part.stop) for part in chosen]):
         if wanted is not None and coords not in wanted:
             continue
         parts = tuple(map(_within, chosen, tiles.region(coords)))
