@@ -165,10 +165,8 @@ def _check_literals(scope: Scope, path: str, findings: Findings) -> None:
         try:
             msgspec.json.decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            findings.add(
-                "document-literals", path, key,
-                "has NaN or Infinity, which JSON lacks; libraries in JavaScript cannot read it",
-            )  # fmt: skip
+            meaning = "has NaN or Infinity, which JSON lacks; libraries in JavaScript cannot read it"
+            findings.add("document-literals", path, key, meaning)
 
 
 # Consolidated copies
@@ -214,9 +212,8 @@ def _compare(scope: Scope, holder: str, key: str, copies: Mapping[str, Held], fi
         copy, own = without_consolidated(held), scope.held.get(path)
         what = None if own is None else _difference(scope, path, copy, own)
         if what is not None:
-            findings.add(
-                "consolidated-differs", holder, key, f"the copy of '/{path}' differs from its document{what}"
-            )
+            meaning = f"the copy of '/{path}' differs from its document{what}"
+            findings.add("consolidated-differs", holder, key, meaning)
     for path in scope.held:
         if path != holder and path.startswith(prefix) and path not in copied:
             findings.add("consolidated-lacks", holder, key, f"has no copy of '/{path}'")

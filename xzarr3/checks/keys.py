@@ -185,17 +185,16 @@ class Listing:
         self.findings.add("node-lost", path, key, f"no listing finds this node: {why}")
 
     def _other_format(self, key: str, path: str, format: Format) -> None:
+        own = self.scope.format.zarr_format
         if path in self._paths:
-            self.findings.add(
-                "document-double", path, key,
-                f"the node has documents of format {self.scope.format.zarr_format} as well, which are read",
-            )  # fmt: skip
+            meaning = f"the node has documents of format {own} as well, which are read"
+            self.findings.add("document-double", path, key, meaning)
         else:
             self._lost.add(path)
             self.findings.add(
                 "node-other-format", path, key,
-                f"is in format {format.zarr_format}; the groups above it are in format "
-                f"{self.scope.format.zarr_format}, so that they do not list it",
+                f"is in format {format.zarr_format}; the groups above it are in format {own}, so that they "
+                "do not list it",
             )  # fmt: skip
 
     # Chunks
@@ -206,9 +205,8 @@ class Listing:
         if coords is None:  # What a storage transformer keeps.
             return
         if entry.kind != "unit":
-            self.findings.add(
-                "chunk-outside", path, key, f"chunk {coords} is outside of the grid of {units.counts} chunks"
-            )
+            meaning = f"chunk {coords} is outside of the grid of {units.counts} chunks"
+            self.findings.add("chunk-outside", path, key, meaning)
         elif units.total >= _LARGEST_GRID:
             units.others += 1
         else:
@@ -245,12 +243,8 @@ class Listing:
         elif node in self.scope.arrays:
             encoding = self.scope.arrays[node].chunk_key_encoding
             example = encoding.key((0,) * len(self.scope.arrays[node].shape))
-            self.findings.add(
-                "chunk-misnamed",
-                node,
-                key,
-                f"is like the key of a chunk; chunks have keys such as '{example}'",
-            )
+            meaning = f"is like the key of a chunk; chunks have keys such as '{example}'"
+            self.findings.add("chunk-misnamed", node, key, meaning)
         else:
             prefix = key[: match.start()]
             if prefix not in self._orphans and len(self._orphans) >= _MOST_PREFIXES:
@@ -266,10 +260,8 @@ class Listing:
         for prefix, (first, number) in self._orphans.items():
             if self._below_root(prefix).rstrip("/") not in self._lost:
                 where = "elsewhere" if prefix == _ELSEWHERE else f"below '{prefix}'"
-                self.findings.add(
-                    "chunks-orphan", self._node_of(first), first,
-                    f"{number} keys {where} are like those of chunks, but no array is there", count=number,
-                )  # fmt: skip
+                meaning = f"{number} keys {where} are like those of chunks, but no array is there"
+                self.findings.add("chunks-orphan", self._node_of(first), first, meaning, count=number)
 
     def _report_missing(self, path: str, units: Units) -> None:
         missing, handle = units.total - units.stored, units.handle
@@ -282,10 +274,8 @@ class Listing:
             self._report_coordinate(path, units)
             return
         shards = "shards" if handle.shards else "chunks"
-        self.findings.add(
-            "chunks-missing", path, key if units.stored else "",
-            f"{missing} of {units.total} {shards} are not stored", count=missing,
-        )  # fmt: skip
+        meaning = f"{missing} of {units.total} {shards} are not stored"
+        self.findings.add("chunks-missing", path, key if units.stored else "", meaning, count=missing)
 
     def _report_coordinate(self, path: str, units: Units) -> None:
         """Report the parts of a coordinate that are not stored.

@@ -277,8 +277,7 @@ def _shifted_metadata(meta: ArrayMetadata, axis: int, number: int) -> ArrayMetad
         return resized(meta, shape)
     new = along.after(number) if number > 0 else along.before(-number, unit)
     axes = [new if each is along else each for each in meta.chunk_grid.axes]
-    chunks = tuple(each.length if isinstance(each, Steps) else each.runs for each in axes)
-    return replace(meta, shape=shape, chunk_grid=RectilinearGrid(chunks))
+    return replace(meta, shape=shape, chunk_grid=RectilinearGrid.of(axes))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ A grid is a product over the dimensions. It holds one :class:`~xzarr3.grid.along
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
@@ -236,6 +236,11 @@ class RectilinearGrid(Grid):
         shapes = tuple(axis.length if isinstance(axis, Steps) else axis.runs for axis in self.axes)
         object.__setattr__(self, "chunk_shapes", shapes)
 
+    @classmethod
+    def of(cls, axes: Iterable[Steps | Edges]) -> Self:
+        """The grid whose dimensions are divided so."""
+        return cls(tuple(axis.length if isinstance(axis, Steps) else axis.runs for axis in axes))
+
     @cached_property
     def axes(self) -> tuple[Steps | Edges, ...]:
         field = f"{FIELD}.configuration.chunk_shapes"
@@ -246,8 +251,8 @@ class RectilinearGrid(Grid):
 
     def resized(self, shape: tuple[int, ...], inner: tuple[int, ...] | None = None) -> Self:
         units = inner or (1,) * len(shape)
-        axes = [axis.covering(*wanted) for axis, *wanted in zip(self.axes, shape, units, strict=True)]
-        return type(self)(tuple(axis.length if isinstance(axis, Steps) else axis.runs for axis in axes))
+        axes = zip(self.axes, shape, units, strict=True)
+        return self.of(axis.covering(*wanted) for axis, *wanted in axes)
 
 
 GRIDS = (RegularGrid.name, RectilinearGrid.name)

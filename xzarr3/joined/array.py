@@ -320,7 +320,7 @@ def _grid(grids: Sequence[Grid], joint: Joint, lengths: Sequence[int]) -> Grid:
         axes[axis] = Steps(merged[0][0] if merged else 1) if is_regular else Edges(merged)
     if all(isinstance(each, Steps) for each in axes):
         return RegularGrid(tuple(each.longest for each in axes))
-    return RectilinearGrid(tuple(each.length if isinstance(each, Steps) else each.runs for each in axes))
+    return RectilinearGrid.of(axes)
 
 
 def _runs(axis: Steps | Edges, length: int) -> Iterator[Run]:
