@@ -406,7 +406,7 @@ def check_shard(location: str, inner: str | None, entries: list[tuple[int, int]]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("location", ["start", "end"])
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(data=st.data(), inner=st.sampled_from([None, "gzip"]), gap=st.sampled_from([0, 1, 100]))
 def test_any_index(location: str, data: st.DataObject, inner: str | None, gap: int) -> None:
     good = entries_of(location, inner)
