@@ -246,6 +246,8 @@ class Group(Node, Mapping[str, "Array | Group"]):
         ------
         IncompleteWriteError
             If the group is being replaced.
+        StoreError
+            If it has been erased.
         """
         for _ in range(_ATTEMPTS):
             before = self._replaced_at()
@@ -255,6 +257,9 @@ class Group(Node, Mapping[str, "Array | Group"]):
         from xzarr3.commit.lease import check_complete
 
         check_complete(self.store, self.path, f"group '{self.name}'")
+        own = self.format.keys(self.path).documents
+        if not self.format.implicit_groups and not any(map(self.store.exists, own)):
+            raise gone(self.store, self.path)
         return read()
 
     def _replaced_at(self) -> float | None:

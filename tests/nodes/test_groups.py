@@ -265,6 +265,16 @@ def test_deleting(store: xzarr3.Store) -> None:
         assert sorted(os.listdir(store.root)) == ["empty", "zarr.json"]
 
 
+def test_what_was_in_a_group_that_is_deleted_is_not_taken_for_nothing(store: xzarr3.Store) -> None:
+    root = xzarr3.create_group(store)
+    root.create_array("g/x", shape=1, dtype="int8")
+    group = xzarr3.open_group(store, "g")
+    del root["g"]
+    for use in (lambda: dict(group.load()), lambda: xzarr3.copy(group, xzarr3.MemoryStore())):
+        with pytest.raises(xzarr3.StoreError, match=r"'/g' of .* was removed or replaced.*open it again"):
+            use()
+
+
 def test_a_lone_document_of_attributes_is_not_taken_up_by_a_new_group(store: xzarr3.Store) -> None:
     """What would become data of the new node belongs to the place of the old one."""
     empty = xzarr3.create_group(xzarr3.MemoryStore(), zarr_format=2)
