@@ -250,11 +250,8 @@ class Look:
         self._grid, self._shape = plans[0].grid, plans[0].array_shape
         coords = {part.coords: None for parts in self.parts for part in parts}
         self._names: dict[Coords, Name] = {at: name_of(engine, at) for at in coords}
-        units: dict[Coords, list[Coords]] = {}
-        for at in coords:
-            units.setdefault(self._unit(at), []).append(at)
-        self.units = units
-        self._before = self._versions(units)
+        self.units = dict.fromkeys(map(self._unit, coords))
+        self._before = self._versions(self.units)
         kept = cache.find(self._names.values())
         self.found: dict[Coords, AnyArray] = {
             at: each.values

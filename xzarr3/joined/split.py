@@ -71,9 +71,8 @@ class Joint:
         before = (slice(None),) * (kept + (len(points.shape) if is_behind else 0))
         position = points.position - (self.is_new and not chosen.drop and not is_behind)
         for at, part, place in self._along(chosen):
-            left: tuple[Any, ...] = (*others[:number], *others[number + 1 :])
-            if not self.is_new:
-                left = (*others[:number], part, *others[number + 1 :])
+            own = () if self.is_new else (part,)
+            left: tuple[Any, ...] = (*others[:number], *own, *others[number + 1 :])
             read: Selected = left
             if points.axes:
                 read = replace(points, axes=self._left(points), others=left, position=position)

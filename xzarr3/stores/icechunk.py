@@ -52,10 +52,7 @@ def reading(repository: Any, options: Mapping[str, Any]) -> Store:
         )
     kind, name = next(iter(options.items()), ("branch", "main"))
     asked = {"snapshot_id" if kind == "snapshot" else kind: name}
-    return _opened(_started(repository, kind, name, lambda: repository.readonly_session(**asked)))
-
-
-def _opened(session: Any) -> IcechunkStore:
+    session = _started(repository, kind, name, lambda: repository.readonly_session(**asked))
     return cast("IcechunkStore", store_of(session))
 
 
@@ -107,7 +104,7 @@ class RepositoryCommit:
         self._session = _started(repository, "branch", branch, lambda: repository.writable_session(branch))
         self._base = self._session.snapshot_id
         self._stage, self._plan = "", ""
-        self.store = _opened(self._session)
+        self.store = cast("IcechunkStore", store_of(self._session))
 
     def stage(self, path: str, plan: str) -> bool:
         """Write to a branch of its own, which an interrupted write of this plan may have left.
@@ -147,7 +144,13 @@ class RepositoryCommit:
             )
             goes_on = left is not None and (left.metadata.get(_PLAN), left.parent_id) == (plan, self._base)
             if left is not None and left.id != self._base and not goes_on:
-                _warn_of_another(name, self._branch)
+                warnings.warn(
+                    f"branch {name!r} of the Icechunk repository holds an unfinished write that this call "
+                    "does not continue: its data or encoding differ, dask has given its arrays other names, "
+                    f"or branch {self._branch!r} has other commits since; the branch is removed, and all is "
+                    "written",
+                    stacklevel=errors.levels_to_caller(),
+                )
                 repository.delete_branch(name)
                 left = None
             if left is None:
@@ -218,15 +221,6 @@ class RepositoryCommit:
                 f"{self._session.snapshot_id}{there}; that commit is whole, and nothing of this write is in "
                 "the branch; repeat the call"
             ) from error
-
-
-def _warn_of_another(name: str, branch: str) -> None:
-    warnings.warn(
-        f"branch {name!r} of the Icechunk repository holds an unfinished write that this call does not "
-        f"continue: its data or encoding differ, dask has given its arrays other names, or branch {branch!r} "
-        "has other commits since; the branch is removed, and all is written",
-        stacklevel=errors.levels_to_caller(),
-    )
 
 
 def _named(conflicts: Any) -> str:
