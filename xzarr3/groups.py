@@ -237,9 +237,9 @@ class Group(Node, Mapping[str, "Array | Group"]):
         """The documents of the nodes below; steadily where no answer is waited for, or if there are none."""
         read = partial(load_below, self.store, self.format, self.path, **how)
         found = read() if self.store.concurrency > 1 else {}
-        return found or self.steadily(read)
+        return found or self._steadily(read)
 
-    def steadily(self, read: Callable[[], Below]) -> Below:
+    def _steadily(self, read: Callable[[], Below]) -> Below:
         """What ``read`` finds below this group: all of before a writer replaced the group, or all of after.
 
         Raises

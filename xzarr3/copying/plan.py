@@ -178,7 +178,7 @@ def nodes_below(node: Source) -> dict[str, Source]:
         node.store, node.format, node.path, node.metadata, read_only=node.read_only, consolidated=False
     )
     plain = cast("Group", plain)
-    below = plain.steadily(lambda: dict(plain.members(max_depth=None)))
+    below = plain._steadily(lambda: dict(plain.members(max_depth=None)))
     held = [name for name in node.copies or () if name in below]  # The order of the variables in xarray.
     nodes.update((name, below[name]) for name in depth_first(dict.fromkeys([*held, *below])))
     known = {node.path, *(node_prefix(node.path) + below for below in nodes)}
