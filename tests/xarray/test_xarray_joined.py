@@ -431,7 +431,7 @@ def test_a_document_joins_the_same_stores_again(tmp_path: Path) -> None:
         ("{", "not JSON"),
         ("[1]", "not a document of joined stores"),
         ('{"version": 1, "refs": {}}', "not a document of joined stores"),
-        ('{"xzarr3_joined": 2}', "not a document of joined stores"),
+        ('{"xzarr3_joined": 2}', "'xzarr3_joined': not a document of joined stores; found 2; accepted: 1"),
         ({"join": "merge"}, "'join'"),
         ({"dim": 1.5}, "'dim'"),
         ({"sources": []}, "'sources'"),

@@ -168,8 +168,9 @@ def read(path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
             found = msgspec.json.decode(bytes(data))
         except (msgspec.DecodeError, RecursionError) as error:
             raise MetadataError("not JSON", found=str(error)) from error
-        if not isinstance(found, dict) or found.pop(_NAME, None) != 1:
-            raise MetadataError(_NOT_ONE, field=_NAME, found=found, accepted="1")
+        version = found.pop(_NAME, ...) if isinstance(found, dict) else found
+        if version != 1:
+            raise MetadataError(_NOT_ONE, field=_NAME, found=version, accepted="1")
         return _parsed_recipe(found, above, 1)
 
 
