@@ -245,6 +245,8 @@ def document(meta: NodeMetadata, consolidated: Mapping[str, Any] | None = None) 
             "version 3 needs a fill value", field="fill_value", accepted="a value of the data type"
         )
     found = {"zarr_format": 3, "node_type": "array", **(meta.source or {})}
+    if meta.is_as_read(*_TO_JSON):
+        return found
     for field, to_json in _TO_JSON.items():
         if not meta.is_as_read(field, *(("data_type",) if field == "fill_value" else ())):
             found[field] = to_json(meta)

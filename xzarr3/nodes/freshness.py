@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from xzarr3._types import Buffer
 from xzarr3.errors import ChangedError, StoreError, Xzarr3Error
+from xzarr3.extensions import json_key
 from xzarr3.formats.base import Held
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes import seen
@@ -210,7 +211,7 @@ def check_current(array: Array, version: object | None = None) -> None:
     held = read_held(array.store, array.format, array.path, consolidated=False)
     known.replaced_at = seen.replaced_at(array.store, array._key)
     opened, known.held = known.held, None
-    if held is None or opened is None or repr(held) != repr(opened):  # repr tells 0.0 from -0.0
+    if held is None or opened is None or json_key(held) != json_key(opened):  # == takes -0.0 for 0.0
         found = _same_as(array, held)
         known.recoded = recoded(found, array.metadata)
         _check_known(array)
