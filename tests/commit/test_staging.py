@@ -152,22 +152,29 @@ class UnluckyError(Exception):
     pass
 
 
-def test_what_another_has_finished_since_the_plan_is_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = MemoryStore()
-    there: list[str] = []
+@pytest.mark.parametrize(
+    ("kind", "told"), [("keys", "another writer has written there since"), ("directory", "not empty")]
+)
+def test_what_another_has_finished_since_the_plan_is_not_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, told: str
+) -> None:
+    store: Store = MemoryStore() if kind == "keys" else LocalStore(tmp_path)
+    there: dict[str, bytes] = {}
     begin = keys.Keys.begin
 
-    def late(self: keys.Keys) -> None:
+    def other() -> None:
         monkeypatch.undo()
         to_zarr(filled(7, "t", "u"), store)
-        there.extend(sorted(store.list()))
-        begin(self)
+        there.update(contents(store))
 
-    monkeypatch.setattr(keys.Keys, "begin", late)
-    with pytest.raises(NodeExistsError, match="another writer has written there since"):
+    if kind == "keys":
+        monkeypatch.setattr(keys.Keys, "begin", lambda self: (other(), begin(self)))
+    else:
+        before_documents(monkeypatch, other)
+    with pytest.raises(NodeExistsError, match=told):
         to_zarr(filled(5).chunk(), store)
-    assert values(store) == [7, 7, 7, 7]
-    assert sorted(store.list()) == there
+    assert contents(store) == there
+    assert values(store, name="u") == [7, 7, 7, 7]
 
 
 def test_who_lost_the_place_gives_up() -> None:
@@ -217,14 +224,6 @@ def test_what_somebody_makes_without_a_reservation_stays() -> None:
     assert not left(store)
 
 
-def test_a_directory_of_another_is_not_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before_documents(monkeypatch, lambda: to_zarr(filled(7, "t", "u"), tmp_path))
-    with pytest.raises(NodeExistsError, match="not empty"):
-        to_zarr(filled(1), tmp_path)
-    assert values(tmp_path, name="u") == [7, 7, 7, 7]
-    assert sorted(os.listdir(tmp_path)) == ["t", "u", "zarr.json"]
-
-
 def when_renamed(monkeypatch: pytest.MonkeyPatch, end: str, act: Callable[[], object]) -> None:
     """Do something once, when something in a directory has got a name with this end."""
     real = directory._rename
@@ -267,17 +266,15 @@ def test_what_came_between_the_renames_is_kept_aside(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("group", [None, "g"])
-@pytest.mark.parametrize("kind", [LocalStore, MemoryStore])
 def test_a_file_that_comes_while_data_are_written_stays_beside_the_nodes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, group: str | None
+    store: Store, monkeypatch: pytest.MonkeyPatch, group: str | None
 ) -> None:
-    store: Store = LocalStore(tmp_path) if kind is LocalStore else MemoryStore()
     to_zarr(filled(0), store, group=group)
     beside, inside = ("/".join(filter(None, (group, name))) for name in ("NOTES.txt", "t/c/NOTES.txt"))
     before_documents(monkeypatch, lambda: [store.set(key, b"mine") for key in (beside, inside)])
     to_zarr(filled(1), store, group=group, mode="w")
     assert store.get(beside) == b"mine"
-    assert kind is MemoryStore or store.get(inside) is None
+    assert isinstance(store, MemoryStore) or store.get(inside) is None
     assert values(store, group) == [1, 1, 1, 1]
     assert not left(store)
 
@@ -298,19 +295,13 @@ def test_processes_that_write_to_an_empty_directory(tmp_path: Path, again: int) 
     assert [values(path, name=name) for name in "abcd"] == [[1.0 - lost] * 4] * 4
 
 
-class ForgetfulStore(MemoryStore):
-    forgets: Callable[[str], bool] = staticmethod(lambda key: False)
-
-    def copy(self, source: str, target: str) -> None:
-        if not self.forgets(target):
-            super().copy(source, target)
-
-
 def test_copies_that_do_not_arrive_are_made_in_another_way() -> None:
-    store = ForgetfulStore()
-    to_zarr(filled(0), store)
-    store.forgets = lambda key: True
-    to_zarr(filled(1), store, mode="w")
+    class Forgetful(MemoryStore):
+        def copy(self, source: str, target: str) -> None: ...
+
+    store = Forgetful()
+    for value in (0, 1):
+        to_zarr(filled(value), store, mode="w")
     assert values(store) == [1, 1, 1, 1]
     assert not left(store)
 
@@ -436,31 +427,38 @@ def test_what_others_changed_after_a_killed_swap_is_not_changed_back(zarr_format
     assert kept > 1
 
 
-def test_who_opens_within_a_swap_is_told_who_is_at_it() -> None:
-    seen: list[str] = []
+@pytest.mark.parametrize("kind", ["keys", "directory"])
+def test_who_comes_within_a_swap_is_told_who_is_at_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    store: Store = MemoryStore() if kind == "keys" else LocalStore(tmp_path)
+    copy, looks = keys._copy, 0
 
-    class WatchedStore(MemoryStore):
-        def copy(self, source: str, target: str) -> None:
-            for group in ("", "t"):
-                with pytest.raises(xzarr3.IncompleteWriteError) as caught:
-                    xzarr3.open(self, group)
-                seen.append(str(caught.value))
+    def look() -> None:
+        nonlocal looks
+        looks += 1
+        told = f"process {os.getpid()} of host .* is running.* wait until it has ended"
+        for act in (
+            lambda: xzarr3.open(store),
+            lambda: xzarr3.open_array(store, "t"),
+            lambda: xzarr3.create_group(store),
+            lambda: xzarr3.create_array(store, "new/q", shape=3, dtype="f8"),
+        ):
+            with pytest.raises(xzarr3.IncompleteWriteError, match=told):
+                act()
+        for act in (lambda: xzarr3.recover(store), lambda: to_zarr(filled(7), store, mode="w")):
             with pytest.raises(NodeExistsError, match="another writer is writing"):
-                xzarr3.recover(self)
-            with pytest.raises(NodeExistsError, match="another writer is writing"):
-                to_zarr(filled(7), self, mode="w")
-            super().copy(source, target)
+                act()
 
-    store = WatchedStore()
     to_zarr(filled(1), store)
+    if kind == "keys":
+        monkeypatch.setattr(keys, "_copy", lambda *given: (look(), copy(*given)))
+    else:
+        when_renamed(monkeypatch, "/old/t", look)
     to_zarr(filled(2), store, mode="w")
+    assert looks == 1
     assert values(store) == [2, 2, 2, 2]
     assert not left(store)
-    for text in seen:
-        assert f"process {os.getpid()} of host" in text
-        assert "is running" in text
-        assert "wait until it has ended" in text
-    assert len(seen) == 2
 
 
 def test_what_a_living_writer_has_stored_is_not_removed() -> None:
@@ -536,17 +534,6 @@ def test_what_killed_writes_left_is_removed_a_day_later() -> None:
     assert {key.split("/")[0] for key in left(store)} == {".xzarr3-staged-fresh"}
 
 
-def test_what_a_failed_write_stored_is_removed_from_a_file_system() -> None:
-    def fail() -> None:
-        raise UnluckyError
-
-    store = xzarr3.open_store(f"memory://{time.time_ns()}/store", mode="a")
-    with pytest.raises(UnluckyError) as caught:
-        to_zarr(at_block(4, fail), store, encoding={"t": {"chunks": (1,)}})
-    assert not getattr(caught.value, "__notes__", [])
-    assert list(store.list()) == []
-
-
 def test_what_was_renamed_aside_is_not_removed_if_nothing_tells_what_it_was(tmp_path: Path) -> None:
     to_zarr(filled(1), tmp_path)
     top = tmp_path / ".xzarr3-staged-x"
@@ -614,20 +601,18 @@ def test_foreign_files_block_nothing_and_stay_beside_nodes(kind: str, how: str, 
     assert set(store.list()) == {*BESIDE, *within, "zarr.json", *stay}
 
 
-@pytest.mark.parametrize("kind", [LocalStore, MemoryStore])
 @pytest.mark.parametrize("group", [None, "g"])
-def test_what_holds_no_node_is_not_replaced(kind: Any, group: str | None, tmp_path: Path) -> None:
-    store: Store = LocalStore(tmp_path) if kind is LocalStore else MemoryStore()
+def test_what_holds_no_node_is_not_replaced(store: Store, group: str | None) -> None:
     to_zarr(filled(0), store, group=group)
     key = "/".join(filter(None, (group, "u/NOTES.txt")))
     store.set(key, b"mine")
-    if kind is LocalStore:  # a directory is put in its place as a whole
+    name = "u"
+    if isinstance(store, LocalStore):  # A directory is put in its place as a whole.
         with pytest.raises(NodeExistsError, match="no part of a Zarr hierarchy where the new node would be"):
             to_zarr(filled(1, "t", "u"), store, group=group, mode="w")
         assert values(store, group) == [0, 0, 0, 0]
-        to_zarr(filled(1, "t", "v"), store, group=group, mode="w")
-    else:
-        to_zarr(filled(1, "t", "u"), store, group=group, mode="w")
+        name = "v"
+    to_zarr(filled(1, "t", name), store, group=group, mode="w")
     assert store.get(key) == b"mine"
     assert values(store, group) == [1, 1, 1, 1]
     assert not left(store)
@@ -814,27 +799,6 @@ def test_what_is_done_before_the_old_node_has_left_stays(how: str, zarr_format: 
     assert as_it_is(LocalStore(found)) == said
 
 
-def test_what_is_done_after_a_kill_before_old_keys_have_left_stays() -> None:
-    class Mortal(MemoryStore):
-        dies = False
-
-        def erase(self, *keys: str) -> None:
-            if self.dies:
-                raise KilledError
-            super().erase(*keys)
-
-    store = Mortal()
-    to_zarr(filled(1), store)
-    store.dies = True
-    with pytest.raises(KilledError):
-        to_zarr(filled(2), store, mode="w")
-    store.dies = False
-    to_zarr(filled(5), store, append_dim="x")
-    assert xzarr3.recover(store) == []
-    assert values(store) == [1] * 4 + [5] * 4
-    assert not left(store)
-
-
 @forks
 def test_several_that_open_at_once_what_was_half_swapped_find_it(tmp_path: Path) -> None:
     without_group(tmp_path, "g")
@@ -945,29 +909,6 @@ def test_who_may_not_write_is_told_who_finishes_a_swap(tmp_path: Path) -> None:
     assert refused.changed == []
     assert "has ended" in str(refused.error)
     assert "call xzarr3.recover(store)" in str(refused.error)
-
-
-def test_who_opens_within_a_directory_swap_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = []
-
-    def look() -> None:
-        for act in (
-            lambda: xzarr3.open_group(tmp_path),
-            lambda: xzarr3.create_group(tmp_path),
-            lambda: xzarr3.create_array(tmp_path, "new/q", shape=3, dtype="f8"),
-        ):
-            with pytest.raises(xzarr3.IncompleteWriteError, match="is running") as caught:
-                act()
-            said.append(str(caught.value))
-        with pytest.raises(NodeExistsError, match="another writer is writing"):
-            xzarr3.recover(tmp_path)
-
-    to_zarr(filled(1), tmp_path)
-    when_renamed(monkeypatch, "/old/t", look)
-    to_zarr(filled(2), tmp_path, mode="w")
-    assert len(said) == 3
-    assert values(tmp_path) == [2, 2, 2, 2]
-    assert sorted(os.listdir(tmp_path)) == ["t", "zarr.json"]
 
 
 def test_a_busy_file_does_not_end_an_erase_midway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
