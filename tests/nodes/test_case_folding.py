@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -53,25 +54,25 @@ def test_names_that_a_file_system_cannot_tell_apart_are_refused(root: Path) -> N
     both = xr.Dataset({"T": ("x", np.arange(4.0)), "t": ("y", np.arange(3.0))})
     source = xzarr3.create_group(MemoryStore())
     source["T"], source["t"] = np.arange(4.0), np.arange(3.0)
-    told = "does not distinguish 't' from 'T'"
+    whole, told = root / "whole", "does not distinguish 't' from 'T'"
     for write in (
-        lambda place: to_zarr(both, place),
-        lambda place: xzarr3.copy(source, place),
-        lambda place: xzarr3.copy(source, xzarr3.WrapperStore(LocalStore(place)), zarr_format=2),
+        lambda: to_zarr(both, whole),
+        lambda: xzarr3.copy(source, whole),
+        lambda: xzarr3.copy(source, xzarr3.WrapperStore(LocalStore(whole)), zarr_format=2),
     ):
         with pytest.raises(NodeExistsError, match=told):
-            write(root / "whole")
-        assert not (root / "whole").exists() or os.listdir(root / "whole") == []
+            write()
+        assert not whole.exists() or os.listdir(whole) == []
     group = xzarr3.create_group(root / "group")
     group["T"] = np.arange(4.0)
     before = sorted(root.rglob("*"))
     for change in (
-        lambda: group.create_array("t", data=np.arange(3.0)),
-        lambda: group.create_array("t", data=np.arange(3.0), overwrite=True),
-        lambda: group.create_array("t/below", data=np.arange(3.0)),
-        lambda: group.create_group("t"),
-        lambda: to_zarr(both[["t"]], root / "group", mode="a"),
-        lambda: xzarr3.copy(source["t"], root / "group", path="t"),
+        partial(group.create_array, "t", data=np.arange(3.0)),
+        partial(group.create_array, "t", data=np.arange(3.0), overwrite=True),
+        partial(group.create_array, "t/below", data=np.arange(3.0)),
+        partial(group.create_group, "t"),
+        partial(to_zarr, both[["t"]], root / "group", mode="a"),
+        partial(xzarr3.copy, source["t"], root / "group", path="t"),
     ):
         with pytest.raises(NodeExistsError, match=told):
             change()

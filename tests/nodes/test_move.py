@@ -39,9 +39,8 @@ def test_a_group_moves_with_all_that_is_below(place: xzarr3.Store, zarr_format: 
     number = len(contents(place))
     root.move("a", "new/where")
     again = xzarr3.open_group(place)
-    assert {path for path, _ in again.members(None)} == {
-        "new", "new/where", "new/where/b", "new/where/b/x", "new/where/y", "z",
-    }  # fmt: skip
+    below = ["new", "new/where", "new/where/b", "new/where/b/x", "new/where/y", "z"]
+    assert sorted(path for path, _ in again.members(None)) == below
     np.testing.assert_array_equal(again["new/where/b/x"][...], np.arange(64).reshape(8, 8))
     assert dict(again["new/where/b/x"].attrs) == {"units": "K"}
     assert dict(again["new/where"].attrs) == {"title": "t"}
@@ -49,18 +48,13 @@ def test_a_group_moves_with_all_that_is_below(place: xzarr3.Store, zarr_format: 
     assert not [key for key in contents(place) if re.match("a[/.]", key)]
     root.move("new/where/b/x", "x")
     np.testing.assert_array_equal(xzarr3.open_array(place, "x")[3], np.arange(24, 32))
-
-
-@pytest.mark.parametrize("zarr_format", [3, 2])
-def test_consolidated_metadata_follow(place: xzarr3.Store, zarr_format: Any) -> None:
-    root = sample(place, zarr_format)
     root.consolidate()
-    root.move("a", "c/a")
-    held = xzarr3.open_group(place, use_consolidated=True)
-    plain = xzarr3.open_group(place, use_consolidated=False)
-    assert {path for path, _ in held.members(None)} == {path for path, _ in plain.members(None)}
-    assert held["c/a/b/x"].shape == (8, 8)
-    assert "a" not in held
+    root.move("new", "c/a")
+    held, plain = (
+        dict(xzarr3.open_group(place, use_consolidated=use).members(None)) for use in (True, False)
+    )
+    assert held.keys() == plain.keys() == {"c", "c/a", "c/a/where", "c/a/where/b", "c/a/where/y", "x", "z"}
+    assert held["c/a/where/y"].shape == (3,)
 
 
 WRONG: dict[str, tuple[str, str, type[Exception]]] = {
@@ -68,6 +62,7 @@ WRONG: dict[str, tuple[str, str, type[Exception]]] = {
     "to itself": ("a", "a", NodeExistsError),
     "to a group above": ("a/b", "a", NodeExistsError),
     "onto another": ("a", "z", NodeExistsError),
+    "onto keys of others": ("a", "q", NodeExistsError),
     "below an array": ("a", "z/a", xzarr3.NodeTypeError),
     "what is not there": ("q", "r", NodeNotFoundError),
     "to a reserved name": ("a", "__r", InvalidKeyError),
@@ -78,24 +73,13 @@ WRONG: dict[str, tuple[str, str, type[Exception]]] = {
 def test_what_cannot_move_stays(what: str, place: xzarr3.Store) -> None:
     source, dest, error = WRONG[what]
     root = sample(place)
-    before = contents(place)
-    with pytest.raises(error):
-        root.move(source, dest)
-    assert contents(place) == before
-
-
-def test_keys_of_others_at_the_new_path_are_kept(place: xzarr3.Store) -> None:
-    root = sample(place)
     place.set("q/notes.txt", b"mine")
-    with pytest.raises(NodeExistsError, match=r"q/notes\.txt"):
-        root.move("a", "q")
-    assert place.get("q/notes.txt") == b"mine"
-
-
-def test_read_only_groups_move_nothing(place: xzarr3.Store) -> None:
-    sample(place)
+    before = contents(place)
+    with pytest.raises(error, match=r"q/notes\.txt" if dest == "q" else None):
+        root.move(source, dest)
     with pytest.raises(xzarr3.ReadOnlyError):
         xzarr3.open_group(place).move("a", "b")
+    assert contents(place) == before
 
 
 KEYS: dict[str, Callable[[Path], xzarr3.Store]] = {

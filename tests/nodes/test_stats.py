@@ -50,19 +50,18 @@ def test_numbers_are_those_of_the_store(zarr_format: Any, path: str) -> None:
         assert found.nbytes_stored == xzarr3.open_array(store, "a").nbytes_stored()
 
 
-def test_ratio_counts_units_that_are_stored() -> None:
-    store = hierarchy(3)
-    half = xzarr3.stats(store).arrays["deep/half"]
+def test_units_are_shards_and_the_ratio_is_that_of_units_that_are_stored() -> None:
+    half = xzarr3.stats(hierarchy(3)).arrays["deep/half"]
     assert (half.stored, half.units) == (2, 4)
     assert half.nbytes_stored
     assert half.ratio == 16 / half.nbytes_stored
-
-
-def test_shards_are_the_units() -> None:
     array = xzarr3.create_array(MemoryStore(), shape=(16,), chunks=2, shards=8, dtype="i1")
     array[0] = 1
     found = xzarr3.stats(array.store).arrays[""]
     assert (found.unit, found.units, found.stored) == ("shard", 2, 1)
+    texts = xzarr3.stats(xzarr3.create_array(MemoryStore(), data=["a", "bc"], dtype="string").store)
+    assert (texts.nbytes, texts.arrays[""].ratio) == (None, None)
+    assert "?" in str(texts)
 
 
 def test_keys_that_belong_to_nothing_are_other_keys() -> None:
@@ -79,15 +78,13 @@ def test_keys_that_belong_to_nothing_are_other_keys() -> None:
     assert found.nbytes_stored == sum(sizes(store).values())
 
 
-def test_elements_of_variable_size_have_no_ratio() -> None:
-    store = MemoryStore()
-    xzarr3.create_array(store, data=["a", "bc"], dtype="string")
-    found = xzarr3.stats(store)
-    assert (found.nbytes, found.arrays[""].ratio) == (None, None)
-    assert "?" in str(found)
+class _Sizeless(WrapperStore):
+    def list(self, prefix: str = "") -> Any:
+        return map(str, self.inner.list(prefix))
 
 
-def test_a_store_that_cannot_list_is_asked_unless_there_are_many_units() -> None:
+def test_stores_that_cannot_list_or_tell_no_sizes() -> None:
+    """Where nothing can be listed, units are asked for one by one, unless there are many."""
     inner = MemoryStore()
     array = xzarr3.create_array(inner, shape=(8,), chunks=2, dtype="i1", compressors=None)
     array[:4] = 1
@@ -96,18 +93,8 @@ def test_a_store_that_cannot_list_is_asked_unless_there_are_many_units() -> None
     assert (found.documents, found.nbytes_stored) == (None, None)
     xzarr3.create_array(inner, shape=(5000,), chunks=1, dtype="i1", overwrite=True)
     assert xzarr3.stats(Unlisted(inner)).arrays[""].stored is None
-
-
-class _Sizeless(WrapperStore):
-    def list(self, prefix: str = "") -> Any:
-        return map(str, self.inner.list(prefix))
-
-
-def test_a_store_that_tells_no_sizes() -> None:
     found = xzarr3.stats(_Sizeless(hierarchy(3)))
-    assert found.arrays["a"].stored == 8
-    assert found.arrays["a"].nbytes_stored is None
-    assert found.nbytes_stored is None
+    assert (found.arrays["a"].stored, found.arrays["a"].nbytes_stored, found.nbytes_stored) == (8, None, None)
 
 
 def test_one_listing_and_no_request_for_each_key() -> None:
