@@ -54,13 +54,11 @@ def _zipped(path: Path) -> xzarr3.ZipStore:
     return xzarr3.ZipStore(path / "x.zip")
 
 
-def _object(path: Path) -> xzarr3.ObjectStore:
-    return xzarr3.ObjectStore("s3://nowhere/x", storage_options={"anon": True, "region": "eu-west-1"})
-
-
 STORES: dict[str, Callable[[Path], xzarr3.Store]] = {
     "local": lambda path: LocalStore(path / "x"),
-    "object": _object,
+    "object": lambda path: xzarr3.ObjectStore(
+        "s3://nowhere/x", storage_options={"anon": True, "region": "eu-west-1"}
+    ),
     "fsspec": lambda path: xzarr3.FsspecStore(f"file://{path}/x"),
     "fsspec system": lambda path: xzarr3.FsspecStore(fsspec.filesystem("file"), f"{path}/x"),
     "memory": lambda path: MemoryStore(),
@@ -86,19 +84,18 @@ def test_recipes_are_small_equal_and_share_what_does_not_change(kind: str, tmp_p
     recipe = pickle.dumps(array)
     assert len(recipe) < 2000
     first, second = pickle.loads(recipe), pickle.loads(recipe)
-    assert pickle.dumps(first) == pickle.dumps(copy.deepcopy(first)) == pickle.dumps(array) == recipe
+    assert pickle.dumps(first) == pickle.dumps(copy.deepcopy(first)) == recipe
     assert first.metadata.stores_as(array.metadata)
     assert (first.shape, dict(first.attrs), first.name) == (array.shape, dict(array.attrs), array.name)
     assert [first.missing, first.read_only] == [array.missing, array.read_only]
     same = _in(array.store)
     same._opened_at = array._opened_at
     assert pickle.dumps(same) == recipe
-    assert first is not second
-    for shared in ("store", "engine", "metadata"):
-        assert getattr(first, shared) is getattr(second, shared)
     other = pickle.loads(pickle.dumps(Array(array.store, "a/y", array.metadata)))
-    assert other.store is first.store
-    assert other.engine is not first.engine
+    assert first.store is second.store is other.store
+    assert first.engine is second.engine is not other.engine
+    assert first.metadata is second.metadata
+    assert first is not second
 
 
 @pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
@@ -164,14 +161,6 @@ class Derived(LocalStore):
     mine = 0
 
 
-def test_derived_stores_stay_what_they_are(tmp_path: Path) -> None:
-    derived = Derived(tmp_path)
-    derived.mine = 5
-    twin = pickle.loads(pickle.dumps(derived))
-    assert (type(twin), twin.mine) == (Derived, 5)
-    assert twin is not pickle.loads(pickle.dumps(derived))
-
-
 class Turned(MemoryStore):
     """Keeps everything with all bits turned round."""
 
@@ -185,7 +174,12 @@ class Turned(MemoryStore):
         super().put(key, [bytes(octet ^ self.mask for octet in b"".join(pieces))])
 
 
-def test_derived_stores_in_memory_are_what_they_are_elsewhere(pool: ProcessPoolExecutor) -> None:
+def test_stores_of_the_user_stay_what_they_are(tmp_path: Path, pool: ProcessPoolExecutor) -> None:
+    derived = Derived(tmp_path / "derived")
+    derived.mine = 5
+    twin = pickle.loads(pickle.dumps(derived))
+    assert (type(twin), twin.mine) == (Derived, 5)
+    assert twin is not pickle.loads(pickle.dumps(derived))
     turned = Turned()
     turned.mask = 15
     array = xzarr3.create_array(turned, data=np.arange(5))
@@ -193,59 +187,36 @@ def test_derived_stores_in_memory_are_what_they_are_elsewhere(pool: ProcessPoolE
     with pytest.raises(ReadOnlyError, match="copy in another process"):
         pool.submit(_write, array).result(120)
 
-
-def test_classes_of_a_notebook_travel_by_value(tmp_path: Path) -> None:
     class Notebook(xzarr3.WrapperStore):
         def get(self, key: str, byte_range: Any = None) -> Any:
             return super().get(key, byte_range)
 
-    array = xzarr3.create_array(Notebook(LocalStore(tmp_path)), data=np.arange(5))
+    array = xzarr3.create_array(Notebook(LocalStore(tmp_path / "notebook")), data=np.arange(5))
     twin = cloudpickle.loads(cloudpickle.dumps(array))
     assert twin[...].tolist() == list(range(5))
     plain = _in(LocalStore(tmp_path))
     assert cloudpickle.dumps(plain) == cloudpickle.dumps(pickle.loads(pickle.dumps(plain)))
 
 
-def test_threads_that_unpickle_at_once_share_as_well(tmp_path: Path) -> None:
+def test_threads_that_unpickle_at_once_share_and_forked_children_wait_for_none(tmp_path: Path) -> None:
     recipe = pickle.dumps(xzarr3.create_array(tmp_path, data=np.arange(5)))
-    found = []
-
-    def work() -> None:
-        for _ in range(50):
-            array = pickle.loads(recipe)
-            found.append((array.store, array.engine, array.metadata))
-
-    run_threads(*[work] * 8)
-    assert len({tuple(map(id, each)) for each in found}) == 1
+    found: list[Array] = []
+    run_threads(*[lambda: found.extend(pickle.loads(recipe) for _ in range(50))] * 8)
+    assert len({(id(array.store), id(array.engine), id(array.metadata)) for array in found}) == 1
     assert len(found) == 400
-
-
-def test_a_forked_child_waits_for_no_thread_of_its_parent(tmp_path: Path) -> None:
-    recipe = pickle.dumps(xzarr3.create_array(tmp_path, data=np.arange(5)))
-    keep = pickle.loads(recipe)
     with pickling._lock, interned._lock:
         assert run_child(lambda: pickle.loads(recipe)[...].tolist()).checked() == list(range(5))
-    assert keep.shape == (5,)
 
 
 def test_the_document_is_parsed_and_checked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     array = xzarr3.create_array(tmp_path, data=np.arange(5), attributes={"n": 7131})
-    recipe = pickle.dumps(array)
-    parsed = []
-    format = type(array.format)
-    parse = format.parse
-
-    def counted(*args: Any) -> Any:
-        parsed.append(args)
-        return parse(*args)
-
-    monkeypatch.setattr(format, "parse", counted)
+    recipe, parsed = pickle.dumps(array), []
+    parse = type(array.format).parse
+    monkeypatch.setattr(type(array.format), "parse", lambda *args: (parsed.append(args), parse(*args))[1])
     with heard() as requests:
         for _ in range(20):
-            twin = pickle.loads(recipe)
-            assert twin[...].tolist() == list(range(5))
-    # Once as the recipe has it, and once as it is stored.
-    assert len(parsed) == 2
+            assert pickle.loads(recipe)[...].tolist() == list(range(5))
+    assert len(parsed) == 2  # Once as the recipe has it, and once as it is stored.
     assert [each.key for each in requests].count("zarr.json") < 3
 
 
@@ -297,35 +268,27 @@ def test_unpickling_touches_nothing(tmp_path: Path) -> None:
     assert told == dict.fromkeys(things, "[[], [], 1, True]"), done.stderr.decode()
 
 
-def test_what_is_not_known_here_is_an_error_when_it_is_used(tmp_path: Path) -> None:
-    array = xzarr3.create_array(tmp_path, data=np.arange(5), chunks=5)
-    data = pickle.dumps(array).replace(b'"name":"zstd"', b'"name":"zest"')
-    twin = pickle.loads(data)
-    assert twin.name == "/"
-    with pytest.raises(xzarr3.MetadataError, match="zest"):
-        twin[...]
-
-
-def test_a_directory_that_has_vanished_is_an_error_when_it_is_used(tmp_path: Path) -> None:
+def test_what_is_not_known_or_has_vanished_is_an_error_when_it_is_used(tmp_path: Path) -> None:
     place = tmp_path / "store"
     array = xzarr3.create_array(place, data=np.arange(5), chunks=5)
+    unknown = pickle.loads(pickle.dumps(array).replace(b'"name":"zstd"', b'"name":"zest"'))
+    assert unknown.name == "/"
+    with pytest.raises(xzarr3.MetadataError, match="zest"):
+        unknown[...]
     twin, new = pickle.loads(pickle.dumps((array, LocalStore(tmp_path / "new"))))
     new.set("a", b"1")  # That was not there before, so it is made.
     shutil.rmtree(place)
     with pytest.raises(StoreError, match="vanished"):
         twin[...]
-    writes: list[Callable[[], object]] = [
-        lambda: twin.set(0, 1),
-        lambda: twin.set(..., 1),
-        lambda: twin.append([1]),
-        lambda: twin.store.set("x", b""),
-        lambda: update(twin.store, "x", lambda _: [b""]),
-    ]
-    for write in writes:
+    writes = (partial(twin.set, 0, 1), partial(twin.set, ..., 1), partial(twin.append, [1]))
+    for write in (
+        *writes,
+        partial(twin.store.set, "x", b""),
+        partial(update, twin.store, "x", lambda _: [b""]),
+    ):
         with pytest.raises(StoreError, match=r"does not exist for process|is gone"):
             write()
-    uses: list[Callable[[], object]] = [lambda: array.set(..., 2), lambda: array.set(0, 2), lambda: array[0]]
-    for use in uses:
+    for use in (partial(array.set, ..., 2), partial(array.set, 0, 2), partial(array.get, 0)):
         with pytest.raises(xzarr3.ChangedError, match="vanished"):
             use()
     assert not place.exists()
@@ -360,15 +323,11 @@ def test_tasks_in_pools_have_one_thread(method: str, tmp_path: Path, pool: Proce
     assert not found[1] & {"xzarr3", "xzarr3-io"}
 
 
-def _fsspec(path: Path) -> xzarr3.FsspecStore:
-    return xzarr3.FsspecStore(f"memory://workers-{os.getpid()}-{path.name}")
-
-
 UNSEEN: dict[str, Callable[[Path], xzarr3.Store]] = {
     "memory": lambda path: MemoryStore(),
     "cached": lambda path: CacheStore(MemoryStore()),
     "wrapped": lambda path: xzarr3.WrapperStore(MemoryStore()),
-    "fsspec": _fsspec,
+    "fsspec": lambda path: xzarr3.FsspecStore(f"memory://workers-{os.getpid()}-{path.name}"),
     "chain of fsspec": lambda path: xzarr3.FsspecStore(f"dir::memory://w{path.name}"),
     "directory of fsspec": lambda path: xzarr3.FsspecStore(
         fsspec.filesystem("dir", path=f"/w{path.name}", fs=fsspec.filesystem("memory"))

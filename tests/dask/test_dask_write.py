@@ -90,7 +90,7 @@ def lengths(draw: st.DrawFn, size: int, *, empty: bool) -> tuple[int, ...]:
 
 @st.composite
 def writes(draw: st.DrawFn) -> tuple[Any, ...]:
-    """Shape and layout of an array, a region of it, and blocks."""
+    """Shape and layout of an array, a region of it in any spelling, its slices, and blocks."""
     shape = tuple(draw(st.lists(st.integers(0, 20), max_size=3)))
     layout: dict[str, Any]
     match draw(st.sampled_from(["regular", "shards", "rectilinear"])) if shape else "scalar":
@@ -104,9 +104,15 @@ def writes(draw: st.DrawFn) -> tuple[Any, ...]:
         case _:
             layout = {"chunks": ()}
     bounds = [sorted(draw(st.tuples(st.integers(0, n), st.integers(0, n)))) for n in shape]
-    region = ... if draw(st.booleans()) else tuple(slice(*each) for each in bounds)
-    sizes = shape if region is ... else tuple(stop - start for start, stop in bounds)
-    blocks = tuple(draw(lengths(size, empty=True)) for size in sizes)
+    region: Any = ...
+    if draw(st.booleans()):
+        bounds = [[0, n] for n in shape]
+    else:
+        spelt = [(start or None, stop - n or None) for (start, stop), n in zip(bounds, shape, strict=True)]
+        region = tuple(slice(*each) for each in draw(st.sampled_from([bounds, spelt])))
+        if shape and bounds[0] == [0, shape[0]]:
+            region = (..., *region[1:])
+    blocks = tuple(draw(lengths(stop - start, empty=True)) for start, stop in bounds)
     return shape, layout, region, blocks
 
 
@@ -114,25 +120,22 @@ def _check(case: tuple[Any, ...], scheduler: Any, where: Any = None) -> None:
     shape, layout, region, blocks = case
     counting = CountingStore() if where is None else where
     old = np.arange(1, math.prod(shape) + 1, dtype="i4").reshape(shape)
-    target = xzarr3.create_array(counting, shape=shape, dtype="i4", overwrite=True, **layout)
-    target[...] = old
+    target = xzarr3.create_array(counting, data=old, overwrite=True, **layout)
     expected = old.copy()
     expected[region] *= -1
     source = da.from_array(-old[region], chunks=blocks)
-    if isinstance(counting, CountingStore):
-        counting.written.clear()
+    written = getattr(counting, "written", Counter())
+    written.clear()
     store(source, target, regions=None if region is ... else region, scheduler=scheduler)
     np.testing.assert_array_equal(target[...], expected)
-    if isinstance(counting, CountingStore):
-        assert set(counting.written.values()) <= {1}, "each unit is written once"
-        bounds = [
-            (0, n) if region is ... else (region[at].start, region[at].stop) for at, n in enumerate(shape)
-        ]
+    if where is None:
+        assert set(written.values()) <= {1}, "each unit is written once"
+        changed = np.argwhere(expected != old)
         units = [
-            axis.index(high - 1) - axis.index(low) + 1 if low < high else 0
-            for (low, high), axis in zip(bounds, target.metadata.chunk_grid.axes, strict=True)
+            {axis.index(int(at)) for at in changed[:, along]}
+            for along, axis in enumerate(target.metadata.chunk_grid.axes)
         ]
-        assert len(counting.written) == math.prod(units)
+        assert len(written) == (math.prod(map(len, units)) if changed.size else int(shape == ()))
 
 
 @pytest.mark.parametrize("scheduler", [slow("sync"), "threads"])
@@ -166,22 +169,6 @@ def test_writes_on_a_cluster(client: Any, tmp_path: Path) -> None:
         _check(case, client, LocalStore(tmp_path))
 
 
-def test_data_that_others_lose() -> None:
-    """What has been reported elsewhere: blocks, regions and appended parts that do not fit shards."""
-    values = numbers(100, 60)
-    for options in ({"chunks": (10, 10), "shards": (40, 30)}, {"chunks": (16, 16)}):
-        for chunks in ((25, 60), (10, 10), (33, 7), (100, 1)):
-            target = xzarr3.create_array(MemoryStore(), shape=(100, 60), dtype="f8", **options)
-            store(da.from_array(values, chunks=chunks), target, scheduler="threads", num_workers=8)
-            np.testing.assert_array_equal(target[...], values)
-    grown = blank((0, 60), (16, 16))
-    for start, stop in ((0, 7), (7, 21), (21, 22), (22, 100)):
-        grown.resize((stop, 60))
-        part = da.from_array(values[start:stop], chunks=(3, 60))
-        store(part, grown, regions=(slice(start, stop),), scheduler="threads", num_workers=8)
-    np.testing.assert_array_equal(grown[...], values)
-
-
 def test_what_is_outside_a_region_is_kept_by_writers_at_the_same_time(tmp_path: Path) -> None:
     """Two calls write to the halves of each unit."""
     values = numbers(64, 64)
@@ -198,58 +185,12 @@ def test_what_is_outside_a_region_is_kept_by_writers_at_the_same_time(tmp_path: 
         np.testing.assert_array_equal(target[...], values)
 
 
-@pytest.mark.parametrize("scheduler", ["sync", "threads"])
-def test_sources_that_share_units(scheduler: str) -> None:
-    """The second is written after the first, because not every store can compare."""
-    counting = CountingStore()
-    target = blank((40, 40), (16, 16), counting)
-    values = numbers(40, 40)
-    regions = [(slice(0, 20),), (slice(20, 40), slice(0, 20)), (slice(20, 40), slice(20, 40))]
-    for _ in range(3):
-        target[...] = 0
-        sources = [da.from_array(values[region], chunks=7) for region in regions]
-        store(sources, [target] * 3, regions=regions, scheduler=scheduler)
-        np.testing.assert_array_equal(target[...], values)
-    overlapping = [(slice(0, 21),), regions[1]]
-    target[...] = 0
-    sources = [da.from_array(values[region], chunks=7) for region in overlapping]
-    with pytest.raises(AlignmentError, match="same elements"):
-        store(sources, [target] * 2, regions=overlapping)
-    assert not target[...].any()
-
-
-# Elements
-
-
-@pytest.mark.parametrize(
-    ("region", "chunks"),
-    [
-        ((slice(10, 20),), (10, 20)),
-        ((slice(None, 20), slice(10, 25)), (20, 10)),
-        ((slice(20, None), slice(-10, None)), (10, 10)),
-        ((..., slice(0, 10)), (10, 10)),
-        ((slice(5, 5), slice(None)), (1, 10)),
-    ],
-    ids=str,
-)
-def test_regions(region: Any, chunks: Any, store: Store) -> None:
-    target = sample(store)
-    expected = numbers(30, 40)
-    part = -expected[region]
-    expected[region] = part
-    xzarr3.store(da.from_array(part, chunks=chunks), target, regions=region, scheduler="threads")
-    np.testing.assert_array_equal(target[...], expected)
-
-
 def test_a_shared_source_is_computed_once() -> None:
-    calls = []
-
-    def count(block: Values) -> Values:
-        calls.append(block.shape)
-        return block
-
+    calls: list[Any] = []
     values = numbers(30, 40)
-    source = da.from_array(values, chunks=(10, 20)).map_blocks(count, dtype="f8", meta=np.empty((0, 0)))
+    source = da.from_array(values, chunks=(10, 20)).map_blocks(
+        lambda block: (calls.append(1), block)[1], dtype="f8", meta=np.empty((0, 0))
+    )
     targets = [sample(data=np.zeros((30, 40))) for _ in range(4)]
     store([source, source + 1, source.rechunk((30, 40)), source.rechunk((10, 9))], targets, scheduler="sync")
     assert len(calls) == 6
@@ -375,12 +316,9 @@ def test_refused_at_once(case: str) -> None:
 
 
 def test_targets_that_cannot_be_written_to(tmp_path: Path) -> None:
-    def never(block: object) -> object:
-        raise AssertionError("computed")
-
     zarr = pytest.importorskip("zarr")
     sample(tmp_path)
-    source = da.ones((30, 40), chunks=10).map_blocks(never, meta=np.empty((0, 0)))
+    source = da.ones((30, 40), chunks=10).map_blocks(lambda block: 1 // 0, meta=np.empty((0, 0)))
     read_only = LocalStore(tmp_path, read_only=True)
     values = zarr.storage.MemoryStore()
     zarr.create_array(values, shape=(30, 40), chunks=(8, 8), dtype="f8")
@@ -392,23 +330,19 @@ def test_targets_that_cannot_be_written_to(tmp_path: Path) -> None:
         store(source, [np.zeros((30, 40))])
 
 
-def test_a_source_that_reads_the_target_is_refused() -> None:
+def test_a_source_that_reads_a_target_of_the_call_is_refused() -> None:
     """Whatever its blocks are: some would be computed from values that the call has already replaced."""
     values = numbers(20, 20)
-    target = xzarr3.create_array(MemoryStore(), data=values, chunks=8)
+    target, other = (xzarr3.create_array(MemoryStore(), data=values, chunks=8) for _ in range(2))
     for compute in (True, False):
         with pytest.raises(ArgumentError, match=r"reads array '/'.*store it in another array"):
             store(from_zarr(target, chunks=8)[8:] + 1, target, regions=(slice(0, 12),), compute=compute)
-    np.testing.assert_array_equal(target[...], values)
+    with pytest.raises(ArgumentError, match="the same call overwrites"):
+        store([da.ones((20, 20), chunks=8), from_zarr(target) + 1], [target, other])
+    for each in (target, other):
+        np.testing.assert_array_equal(each[...], values)
     store(from_zarr(target).compute() + da.ones((20, 20), chunks=7), target)
     np.testing.assert_array_equal(target[...], values + 1)
-
-
-def test_a_source_that_reads_another_target_of_the_call_is_refused() -> None:
-    one, other = (xzarr3.create_array(MemoryStore(), data=np.arange(20.0), chunks=8) for _ in range(2))
-    with pytest.raises(ArgumentError, match="the same call overwrites"):
-        store([da.ones(20, chunks=8), from_zarr(one) + 1], [one, other])
-    assert one[...].tolist() == other[...].tolist() == list(range(20))
 
 
 def _wrapped(target: Array) -> da.Array:
@@ -416,6 +350,12 @@ def _wrapped(target: Array) -> da.Array:
         return values + target[::-1][10 * block_id[0] : 10 * block_id[0] + 10]
 
     return da.map_blocks(block, da.zeros(100, chunks=10), dtype="f8")
+
+
+def _linked(path: Path) -> Path:
+    link = path.parent / "link"
+    link.symlink_to(path)
+    return link
 
 
 def _in_xarray(path: Path) -> Any:
@@ -432,9 +372,11 @@ OTHER_WAYS: dict[str, Any] = {
     "a delayed": lambda target, path: da.from_delayed(
         dask.delayed(lambda array: array[::-1])(target), (100,), "f8"
     ).rechunk(10),
-    "zarr-python": lambda target, path: da.from_array(_by_zarr_python(path), chunks=10)[::-1],
+    "zarr-python": lambda target, path: da.from_array(
+        pytest.importorskip("zarr").open_array(path, mode="r"), chunks=10
+    ),
     "an argument": lambda target, path: da.map_blocks(
-        _and_array, da.zeros(100, chunks=10), array=target, dtype="f8"
+        lambda block, array=None: block + array[90:], da.zeros(100, chunks=10), array=target, dtype="f8"
     ),
     "a closure": lambda target, path: _wrapped(target),
     "xarray": lambda target, path: _in_xarray(path).chunk(t=10).data[::-1],
@@ -442,30 +384,15 @@ OTHER_WAYS: dict[str, Any] = {
 }
 
 
-def _linked(path: Path) -> Path:
-    link = path.parent / "link"
-    link.symlink_to(path)
-    return link
-
-
-def _by_zarr_python(path: Path) -> Any:
-    return pytest.importorskip("zarr").open_array(path, mode="r")
-
-
-def _and_array(block: Values, array: Any = None) -> Values:
-    return block + array[90:]  # type: ignore[no-any-return]
-
-
 @pytest.mark.parametrize("way", OTHER_WAYS)
 def test_a_source_that_reads_the_target_in_another_way(way: str, tmp_path: Path) -> None:
     xzarr3.create_group(tmp_path)
-    path = tmp_path / "x"
-    target = xzarr3.create_array(
-        LocalStore(path), data=np.arange(100.0), chunks=10, dimension_names=["t"], overwrite=True
-    )
+    path, values = tmp_path / "x", np.arange(100.0)
+    options: dict[str, Any] = {"chunks": 10, "dimension_names": ["t"], "overwrite": True}
+    target = xzarr3.create_array(LocalStore(path), data=values, **options)
     with pytest.raises(ArgumentError, match="the same call overwrites"):
         store(OTHER_WAYS[way](target, path), target)
-    np.testing.assert_array_equal(target[...], np.arange(100.0))
+    np.testing.assert_array_equal(target[...], values)
 
 
 def test_a_target_that_a_function_holds_counts_as_read() -> None:
@@ -489,44 +416,40 @@ def test_store_tells_of_a_misspelt_argument_before_it_writes() -> None:
 
 
 def test_store_later() -> None:
-    counting = MemoryStore()
-    target = sample(counting, "x", data=np.zeros((30, 40)))
-    other = sample(counting, "y", data=np.zeros((30, 40)))
-    before = contents(counting)
-    source = da.from_array(numbers(30, 40), chunks=(10, 40))
-    first = store(source, target, compute=False)
+    memory, values = MemoryStore(), numbers(30, 40)
+    target, other = (sample(memory, name, data=np.zeros((30, 40))) for name in "xy")
+    before = contents(memory)
+    source = da.from_array(values, chunks=(10, 40))
+    first, again = (store(each, target, compute=False) for each in (source, source + 1))
     second = store(source, other, compute=False)
-    again = store(source + 1, target, compute=False)
-    assert contents(counting) == before
-    assert first is not None
+    assert contents(memory) == before
     assert first.compute(scheduler="sync") is None
-    np.testing.assert_array_equal(target[...], numbers(30, 40))
+    np.testing.assert_array_equal(target[...], values)
     assert (other[...] == 0).all()
     dask.compute(second, again, scheduler="threads")
-    np.testing.assert_array_equal(target[...], numbers(30, 40) + 1)
-    np.testing.assert_array_equal(other[...], numbers(30, 40))
-    target[...] = 0
-    first.compute(scheduler="sync")
-    np.testing.assert_array_equal(target[...], numbers(30, 40))
-    pickle.loads(cloudpickle.dumps(again)).compute(scheduler="sync")
-    np.testing.assert_array_equal(target[...], numbers(30, 40) + 1)
+    np.testing.assert_array_equal(other[...], values)
+    sent = pickle.loads(cloudpickle.dumps(again))
+    for later, added in ((None, 1), (first, 0), (sent, 1)):
+        if later is not None:
+            later.compute(scheduler="sync")
+        np.testing.assert_array_equal(target[...], values + added)
 
 
 def test_failing_source_leaves_old_and_new_units(store: Store) -> None:
-    target = sample(store, data=np.zeros((30, 40)))
+    target, values = sample(store, data=np.zeros((30, 40))), numbers(30, 40)
 
-    def fail(block: np.ndarray[Any, Any], block_id: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    def fail(block: Values, block_id: tuple[int, ...]) -> Values:
         if block_id == (1, 2):
             raise RuntimeError("no such thing")
         return block
 
-    source = da.from_array(numbers(30, 40), chunks=10).map_blocks(fail, dtype="f8", meta=np.empty((0, 0)))
+    source = da.from_array(values, chunks=10).map_blocks(fail, dtype="f8", meta=np.empty((0, 0)))
     for scheduler in ("sync", "threads"):
         with pytest.raises(RuntimeError, match="no such thing"):
             xzarr3.store(source, target, scheduler=scheduler)
     for task in target.chunk_tasks():
         unit = task()
-        assert (unit == 0).all() or np.array_equal(unit, numbers(30, 40)[task.selection])
+        assert (unit == 0).all() or np.array_equal(unit, values[task.selection])
     assert (target[10:20, 20:30] == 0).all()
 
 
@@ -589,30 +512,22 @@ def test_a_million_units_are_no_work(shape: tuple[int, ...], how: str) -> None:
         assert len(cloudpickle.dumps(layers)) < 200_000
 
 
-def test_the_layer_of_tiles_is_pickled() -> None:
-    target = blank((60, 60), 16)
-    delayed = store(da.ones((60, 60), chunks=10), target, compute=False)
-    again = pickle.loads(cloudpickle.dumps(delayed))
-    (layer,) = (each for each in again.dask.layers.values() if isinstance(each, Tiles))
-    assert not layer.is_materialized()
-    assert len(layer) == 16
-    again.compute(scheduler="sync")
-    assert target[...].all()
-
-
-def test_persist_and_what_depends_on_a_write() -> None:
+def test_the_layer_of_tiles_is_pickled_and_persisted() -> None:
     target = blank((60, 60), 16)
     delayed = store(da.ones((60, 60), chunks=7), target, compute=False)
+    again = pickle.loads(cloudpickle.dumps(delayed))
+    (layer,) = (each for each in again.dask.layers.values() if isinstance(each, Tiles))
+    assert (layer.is_materialized(), len(layer)) == (False, 16)
     after = dask.delayed(lambda _: float(target[...].sum()))(delayed)
     assert after.compute() == 3600
-    target[...] = 0
-    (kept,) = dask.persist(delayed)
-    assert target[...].all()
-    assert kept.compute() is None
+    for write in (lambda: again.compute(scheduler="sync"), lambda: dask.persist(delayed)[0].compute()):
+        target[...] = 0
+        assert write() is None
+        assert target[...].all()
     target[...] = 0
     found: list[bool] = []
-    end = lambda: found.append(bool(target[...].all()))  # noqa: E731
-    plan_writes(_jobs([da.ones((60, 60), chunks=7)], [target])).delayed(end).compute()
+    jobs = _jobs([da.ones((60, 60), chunks=7)], [target])
+    plan_writes(jobs).delayed(lambda: found.append(bool(target[...].all()))).compute()
     assert found == [True]
 
 
@@ -659,7 +574,7 @@ def test_few_blocks_wait_for_others(shape: Any, blocks: Any, units: Any) -> None
     assert live.most <= 1.2 * (4 * elements + 2 * (tile + 4 * math.prod(map(max, chunks))))
 
 
-def test_what_needs_too_much_memory_is_told_with_the_way() -> None:
+def test_what_needs_too_much_memory_is_told_with_the_way(tmp_path: Path) -> None:
     target = xzarr3.create_array(MemoryStore(), "t", shape=(310, 200), chunks=(1, 200), dtype="f8")
     source = da.ones((300, 200), chunks=(300, 1))
     region = (slice(10, 310),)
@@ -678,21 +593,14 @@ def test_what_needs_too_much_memory_is_told_with_the_way() -> None:
             store(source, target, regions=region)
         with xzarr3.set_options(memory_limit=1):
             store(da.ones((310, 200), chunks=(1, 200)), target)
-
-
-def test_an_array_of_the_shape_of_the_blocks_is_the_way_that_the_warning_names(tmp_path: Path) -> None:
-    values = numbers(60, 40)
-    with warnings.catch_warnings(), xzarr3.set_options(memory_limit=1):
-        warnings.simplefilter("error")
-        blocks = xzarr3.create_array(tmp_path / "blocks", shape=(60, 40), chunks=(60, 1), dtype="f8")
-        store(da.from_array(values, chunks=(60, 1)), blocks)
+            # An array of the shape of the blocks, which is copied then, is the way that the warning names.
+            values = da.from_array(numbers(60, 40), chunks=(60, 1))
+            blocks = xzarr3.create_array(tmp_path / "blocks", shape=(60, 40), chunks=(60, 1), dtype="f8")
+            store(values, blocks)
     xzarr3.copy(tmp_path / "blocks", tmp_path / "rows", chunks=(1, 40))
     copied = xzarr3.open_array(tmp_path / "rows")
     assert copied.chunks == (1, 40)
-    np.testing.assert_array_equal(copied[...], values)
-
-
-def test_the_memory_there_is() -> None:
+    np.testing.assert_array_equal(copied[...], numbers(60, 40))
     assert 2**26 < memory_limit() < 2**50
     with xzarr3.set_options(memory_limit="2 GiB"):
         assert memory_limit() == 2**31
@@ -710,7 +618,7 @@ def _jobs(sources: list[da.Array], targets: list[Array]) -> list[BlockWrite]:
 
 @pytest.mark.parametrize("blocks", [(8, 8), (5, 7)])
 def test_finished_tiles_are_left_out(blocks: tuple[int, int]) -> None:
-    made: list[tuple[int, int]] = []
+    made: list[Any] = []
 
     def noted(block: Values, block_info: Any = None) -> Values:
         made.append(block_info[None]["chunk-location"])
