@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -22,6 +21,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
+from _clusters import cluster
 from _conformance import contents
 from _killed import MortalStore, forget_process, killed_in_fork, left, opened
 from _processes import processes
@@ -148,18 +148,19 @@ def test_killed_at_random_moments(tmp_path: Path, seed: int) -> None:
     wanted = uninterrupted(LocalStore(tmp_path / "wanted"), log, mode, group)
     if mode == "w":
         old(target, group)
-    dice = random.Random(seed)
+    dice, kills = random.Random(seed), 0
     work = _in_threads(
         lambda: _unless_done(lambda: write(target, log, pause=0.02, mode=mode, group=group), done)
     )
-    for kills, moment in enumerate([*(dice.randint(1, 8) for _ in range(8)), 10**9]):
-        most = made(log) + moment
+    while True:
+        most = made(log) + (dice.randint(1, 8) if kills < 8 else 10**9)
         with processes(work) as (process,):
             while not process.ended() and made(log) < most:
                 time.sleep(0.001)
             if process.ended():
                 assert process.wait(120) == 0
                 break
+        kills += 1
     assert kills >= 2
     check(target, wanted)
     # What both threads are at may be made twice, and what was not yet entered when it was killed.
@@ -202,43 +203,50 @@ def test_killed_at_changes_of_the_file_system(tmp_path: Path, mode: Any) -> None
     assert number > 20
 
 
-_CLUSTER = """
-import sys
-from pathlib import Path
-from _clusters import cluster
-import test_resume
+def write_elsewhere(kind: str, url: str, options: str, log: str, mode: Any) -> None:
+    """What the program does: a forked process could not use obstore."""
+    store = xzarr3.open_store(url, json.loads(options), mode="a")
 
-with cluster() as client, client.as_current():
-    test_resume.write_unless_done(*map(Path, sys.argv[1:]))
-"""
+    def work() -> None:
+        _unless_done(lambda: write(store, Path(log), pause=0.02, mode=mode), Path(f"{log}-done"))
 
-
-def write_unless_done(target: Path, log: Path, done: Path) -> None:
-    _unless_done(lambda: write(LocalStore(target), log, pause=0.02, mode="w"), done)
+    if kind == "service":
+        _in_threads(work)()
+    else:
+        with cluster() as client, client.as_current():
+            work()
 
 
 @pytest.mark.slow
-def test_a_cluster_killed_at_random_moments(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "mode"), [("cluster", "w"), ("service", "w-"), ("service", "w")])
+def test_a_program_killed_at_random_moments(
+    tmp_path: Path, kind: str, mode: Any, request: pytest.FixtureRequest
+) -> None:
     """All of its processes at once, as a machine that is taken away."""
-    target, log, done = (tmp_path / name for name in ("target", "log", "done"))
-    wanted = uninterrupted(LocalStore(tmp_path / "wanted"), log, "w", None)
-    old(LocalStore(target))
-    command = [sys.executable, "-c", _CLUSTER, *map(str, (target, log, done))]
+    url, options, log = str(tmp_path / "target"), None, tmp_path / "log"
+    if kind == "service":
+        server = request.getfixturevalue("s3_server")
+        url, options = f"s3://{server.bucket()}/target", server.storage_options
+    target = xzarr3.open_store(url, options, mode="a")
+    wanted = uninterrupted(MemoryStore(), log, mode, None)
+    if mode == "w":
+        old(target)
+    program = "import sys, test_resume; test_resume.write_elsewhere(*sys.argv[1:])"
+    command = [sys.executable, "-c", program, kind, url, json.dumps(options), str(log), mode]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
-    for kills, most in enumerate((7, 10**9)):
+    for kills, most in enumerate((7, 15, 10**9)):
         child = subprocess.Popen(command, env=environment, start_new_session=True)
         try:
             end = time.monotonic() + 180
             while child.poll() is None and made(log) < most and time.monotonic() < end:
                 time.sleep(0.005)
-            assert child.poll() == (0 if kills else None)
+            assert child.poll() == (0 if kills == 2 else None)
         finally:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-    assert done.exists()
-    check(LocalStore(target), wanted)
-    assert BLOCKS <= made(log) <= BLOCKS + 12
+    check(target, wanted)
+    assert BLOCKS <= made(log) <= BLOCKS + 16 * kills
 
 
 @pytest.fixture
@@ -590,10 +598,11 @@ def test_a_crash_makes_values_doubtful(wrap: Any, tmp_path: Path, monkeypatch: p
     with pytest.warns(UserWarning, match="fsync=True to keep them"):
         go_on(store, log, 4 + 10, mode="w")
     monkeypatch.undo()
-    for changed, fsync, is_told in (
-        ({}, False, False), ({"boot": "b"}, False, True), ({"boot": "b"}, True, False), ({"host": "h"}, False, False)
+    for at, fsync, is_told in (
+        ((host, boot), False, False), ((host, "b"), False, True), ((host, "b"), True, False),
+        (("h", boot), False, False),
     ):  # fmt: skip
-        holder = lease.Holder(**{"host": host, "boot": boot, **changed})
+        holder = lease.Holder(host=at[0], boot=at[1])
         assert may_be_lost(LocalStore(tmp_path, fsync=fsync), holder) == is_told
 
 
@@ -647,43 +656,3 @@ def test_what_cannot_be_resumed_is_refused_at_once(tmp_path: Path) -> None:
         with pytest.raises(StoreCapabilityError, match=match):
             to_zarr(data, store, resume=True)
     assert made(tmp_path / "log") == 0
-
-
-def _write_to_a_service(url: str, options: dict[str, Any], log: Path, mode: Any, done: Path) -> None:
-    store = xzarr3.open_store(url, options, mode="a")
-    _in_threads(lambda: _unless_done(lambda: write(store, log, pause=0.01, mode=mode), done))()
-
-
-@pytest.mark.slow
-def test_killed_while_it_writes_to_a_service(tmp_path: Path, mode: Any, s3_server: Any) -> None:
-    """In processes that are spawned, as forked ones cannot use obstore."""
-
-    def there(name: str) -> Store:
-        return xzarr3.open_store(f"s3://{bucket}/{name}", s3_server.storage_options, mode="a")
-
-    bucket, log, done = s3_server.bucket(), tmp_path / "log", tmp_path / "done"
-    wanted = uninterrupted(there("wanted"), log, mode, None)
-    if mode == "w":
-        old(there("target"))
-    given = (f"s3://{bucket}/target", s3_server.storage_options, log, mode, done)
-    kills = 0
-    for moment in (0.05, 0.1, 0.2, 120):
-        before = made(log)
-        process = multiprocessing.get_context("spawn").Process(target=_write_to_a_service, args=given)
-        process.start()
-        try:
-            end = time.monotonic() + 120
-            while made(log) == before and process.is_alive() and time.monotonic() < end:
-                time.sleep(0.001)
-            process.join(moment)  # Since it has made the first block.
-            if process.exitcode is not None:
-                assert process.exitcode == 0
-                break
-        finally:
-            process.kill()
-            process.join()
-        kills += 1
-    assert done.exists()
-    check(there("target"), wanted)
-    assert kills
-    assert made(log) <= BLOCKS + 16 * kills
