@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from xzarr3 import InvalidKeyError, Store
 from xzarr3.stores import Scratch, update, versioned
 
@@ -50,6 +52,16 @@ def contents(store: Store) -> dict[str, bytes]:
     """All keys and values."""
     found = {key: store.get(key) for key in store.list()}
     return {key: b"missing!" if value is None else bytes(value) for key, value in found.items()}
+
+
+def refused(error: Any, *asks: Callable[[], object], match: str | None = None) -> list[Any]:
+    """The errors of things that are all refused."""
+    errors = []
+    for ask in asks:
+        with pytest.raises(error, match=match) as caught:
+            ask()
+        errors.append(caught.value)
+    return errors
 
 
 def fill(store: Store, *keys: str) -> None:

@@ -267,9 +267,8 @@ def test_copies_are_true_whenever_others_change_nodes_that_grow(zarr_format: Any
                 outcomes.add("appended")
             except ConflictError:
                 outcomes.add("refused")
-            root = xzarr3.open_group(store, use_consolidated=True)
+            root, plain = (xzarr3.open_group(store, use_consolidated=held) for held in (True, False))
             assert root.consolidated
-            plain = xzarr3.open_group(store, use_consolidated=False)
             for name in (f"{group}/v", f"{group}/x", f"{group}/w"):
                 assert root[name].shape == plain[name].shape, (n, name)
                 assert root[name].attrs == plain[name].attrs, (n, name)
@@ -306,51 +305,45 @@ def test_a_copy_that_could_not_follow_is_repaired(zarr_format: Any) -> None:
         assert xzarr3.open_group(store)["x"].attrs["a"] == 1
 
 
-def held_at_its_chunk(slow: xzarr3.Array, key: str) -> tuple[threading.Event, threading.Event]:
-    """Stop a writer where it is about to store a chunk: when it is there, and what lets it go on."""
+@pytest.fixture
+def slow_append() -> Iterator[tuple[Any, Any, Any]]:
+    """A second handle, a writer stopped where it is about to store a chunk, and what lets it go on."""
+    store = RacingStore()
+    xzarr3.create_array(store, data=np.arange(4), chunks=3)
+    slow, fast = (xzarr3.open_array(own, mode="r+") for own in twins(store, 2))
     reached, go_on = threading.Event(), threading.Event()
 
     def pause(operation: str, asked: str) -> None:
-        if (operation, asked) == ("set", key) and not reached.is_set():
+        if (operation, asked) == ("set", "c/1") and not reached.is_set():
             reached.set()
             assert go_on.wait(120)
 
-    slow.store.pauses = pause  # type: ignore[attr-defined]
-    return reached, go_on
-
-
-def test_who_waits_long_enough_takes_a_lease_away(on_hosts_of_their_own: float) -> None:
-    store = RacingStore()
-    array = xzarr3.create_array(store, data=np.arange(4), chunks=3)
-    slow, fast = (xzarr3.open_array(own, mode="r+") for own in twins(store, 2))
-    reached, go_on = held_at_its_chunk(slow, "c/1")
+    slow.store.pauses = pause
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(slow.append, np.array([10, 11, 12]))
         assert reached.wait(120)
-        assert fast.append(np.array([20, 21, 22, 23, 24, 25])) == (10,)
-        assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 20, 21, 22, 23, 24, 25]
-        go_on.set()
-        assert late.result(timeout=120) == (13,)
-    assert array[:].tolist() == [0, 1, 2, 3]
-    assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 20, 21, 22, 23, 24, 25, 10, 11, 12]
+        yield fast, late, go_on
 
 
-def test_others_wait_while_an_owner_lives() -> None:
-    store = RacingStore()
-    xzarr3.create_array(store, data=np.arange(4), chunks=4)
-    slow, fast = (xzarr3.open_array(own, mode="r+") for own in twins(store, 2))
-    reached, refused = held_at_its_chunk(slow, "c/1")
-    with ThreadPoolExecutor(1) as pool:
-        late = pool.submit(slow.append, np.array([10, 11]))
-        assert reached.wait(120)
-        wait_at_most(fast.store, 0.2)
-        with pytest.raises(ConflictError, match="length of the array"):
-            fast.append(np.array([20]))
-        refused.set()
-        wait_at_most(fast.store, 60)
-        assert fast.append(np.array([20])) == (7,)
-        assert late.result(timeout=120) == (6,)
-    assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 10, 11, 20]
+def test_who_waits_long_enough_takes_a_lease_away(on_hosts_of_their_own: float, slow_append: Any) -> None:
+    fast, late, go_on = slow_append
+    assert fast.append(np.array([20, 21, 22, 23, 24, 25])) == (10,)
+    assert xzarr3.open_array(fast.store)[:].tolist() == [0, 1, 2, 3, 20, 21, 22, 23, 24, 25]
+    go_on.set()
+    assert late.result(timeout=120) == (13,)
+    assert xzarr3.open_array(fast.store)[:].tolist() == [0, 1, 2, 3, 20, 21, 22, 23, 24, 25, 10, 11, 12]
+
+
+def test_others_wait_while_an_owner_lives(slow_append: Any) -> None:
+    fast, late, go_on = slow_append
+    wait_at_most(fast.store, 0.2)
+    with pytest.raises(ConflictError, match="length of the array"):
+        fast.append(np.array([20]))
+    go_on.set()
+    wait_at_most(fast.store, 60)
+    assert fast.append(np.array([20])) == (8,)
+    assert late.result(timeout=120) == (7,)
+    assert xzarr3.open_array(fast.store)[:].tolist() == [0, 1, 2, 3, 10, 11, 12, 20]
 
 
 def check_rows(found: Any, old: int, rows: dict[int, list[int]]) -> None:
@@ -687,52 +680,56 @@ def test_resizing_while_others_write_keeps_the_rest(new: int, chunk: int, sharde
     assert array[:].tolist() == expected + [0] * (40 - new)
 
 
-@pytest.mark.parametrize("kind", ["memory", "directory", "waiting"])
+@pytest.fixture(params=["memory", "directory", "waiting"])
+def replaced_store(request: pytest.FixtureRequest, tmp_path: Path) -> xzarr3.Store:
+    kinds = {
+        "memory": MemoryStore,
+        "waiting": WaitingStore,
+        "directory": partial(LocalStore, tmp_path / "store"),
+    }
+    return kinds[request.param]()
+
+
 @pytest.mark.parametrize("value", [7.0, np.nan])
 def test_an_append_does_no_harm_to_what_replaces_the_dataset_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, value: float
+    replaced_store: Any, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
     """Neither its rows, nor that they are erased when it has failed."""
     monkeypatch.setattr(seen, "RECENT", 0.0)
-    store: xzarr3.Store = {"memory": MemoryStore, "waiting": WaitingStore}.get(kind, lambda: None)()  # type: ignore[assignment]
-    store = LocalStore(tmp_path / "store") if store is None else store
     encoding = {"v": {"chunks": (2,), "_FillValue": -1.0}}
-    xzarr3.to_zarr(xr.Dataset({"v": ("x", np.arange(4.0))}), store, encoding=encoding)
+    xzarr3.to_zarr(xr.Dataset({"v": ("x", np.arange(4.0))}), replaced_store, encoding=encoding)
     new = xr.Dataset({"v": ("x", np.full(12, 3.0))})
     new["v"][4:8] = value
     replaced: list[object] = []
 
     def block(values: Any) -> Any:
         if not replaced:
-            replaced.append(xzarr3.to_zarr(new, store, mode="w", encoding=encoding))
+            replaced.append(xzarr3.to_zarr(new, replaced_store, mode="w", encoding=encoding))
         return values
 
     rows = da.from_array(np.full(4, 5.0), chunks=2).map_blocks(block, dtype="f8", meta=np.empty(0))
     with dask.config.set(scheduler="synchronous"), pytest.raises(ChangedError, match=r"got shape \(12,\)"):
-        xzarr3.to_zarr(xr.Dataset({"v": ("x", rows)}), store, append_dim="x")
-    assert xzarr3.open_array(store, "v")[:].tolist() == new["v"].fillna(-1.0).values.tolist()
+        xzarr3.to_zarr(xr.Dataset({"v": ("x", rows)}), replaced_store, append_dim="x")
+    assert xzarr3.open_array(replaced_store, "v")[:].tolist() == new["v"].fillna(-1.0).values.tolist()
 
 
-@pytest.mark.parametrize("kind", ["memory", "directory", "waiting"])
 def test_a_resize_does_no_harm_to_what_replaces_the_dataset_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    replaced_store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store: xzarr3.Store = {"memory": MemoryStore, "waiting": WaitingStore}.get(kind, lambda: None)()  # type: ignore[assignment]
-    store = LocalStore(tmp_path / "store") if store is None else store
     encoding = {"v": {"chunks": (2,)}}
-    xzarr3.to_zarr(xr.Dataset({"v": ("x", np.arange(4.0))}), store, group="g", encoding=encoding)
-    array, erase_beyond = xzarr3.open_array(store, "g/v", mode="r+"), lengths.erase_beyond
+    xzarr3.to_zarr(xr.Dataset({"v": ("x", np.arange(4.0))}), replaced_store, group="g", encoding=encoding)
+    array, erase_beyond = xzarr3.open_array(replaced_store, "g/v", mode="r+"), lengths.erase_beyond
     new = xr.Dataset({"v": ("x", np.arange(1.0, 13.0))})
 
     def replaced(*given: Any, **options: Any) -> None:
         monkeypatch.undo()
-        xzarr3.to_zarr(new, store, group="g", mode="w", encoding=encoding)
+        xzarr3.to_zarr(new, replaced_store, group="g", mode="w", encoding=encoding)
         erase_beyond(*given, **options)
 
     monkeypatch.setattr(lengths, "erase_beyond", replaced)
     with pytest.raises(ChangedError, match="replaced since it was opened"):
         array.resize(9)
-    assert xzarr3.open_array(store, "g/v")[:].tolist() == new["v"].values.tolist()
+    assert xzarr3.open_array(replaced_store, "g/v")[:].tolist() == new["v"].values.tolist()
 
 
 def test_an_append_that_fails_erases_nothing_of_an_array_of_another_kind() -> None:

@@ -16,12 +16,13 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from _conformance import contents, run_threads
+from _conformance import contents, refused, run_numbered
 from _damage import files, module_of, os_error
 from _processes import Process, processes, run_processes, run_small
 from _unprivileged import own_directory, run_child, unprivileged
@@ -109,19 +110,18 @@ class Work:
         xzarr3.create_group(self.store)
         arrays = {**LAYOUTS, **WHOLE, "grown": {"shape": 0, "chunks": 5, **CHECKED}}
         for name, layout in arrays.items():
-            place = LocalStore(root / "2") if name == "version 2" else self.store
-            path = "" if name == "version 2" else name
-            xzarr3.create_array(place, path, **{"shape": ELEMENTS, "dtype": "int64", **layout})
+            xzarr3.create_array(*self._place(name), **{"shape": ELEMENTS, "dtype": "int64", **layout})
         self.records = Ledger(len(KEYS))
         self.elements = {name: Ledger(ELEMENTS) for name in ARRAYS}
         self.shape = Ledger(1)
         self.attributes = Ledger(len(ARRAYS))
         self.serial = 0
 
+    def _place(self, name: str) -> tuple[LocalStore, str]:
+        return (LocalStore(self.root / "2"), "") if name == "version 2" else (self.store, name)
+
     def open(self, name: str) -> xzarr3.Array:
-        if name == "version 2":
-            return xzarr3.open_array(self.root / "2", mode="r+")
-        return xzarr3.open_array(self.store, name, mode="r+")
+        return xzarr3.open_array(*self._place(name), mode="r+")
 
     def run(self, seed: float) -> None:
         rng = random.Random(seed)
@@ -133,18 +133,18 @@ class Work:
     def _record(self, serial: int, rng: random.Random) -> None:
         at = rng.randrange(len(KEYS))
         key = KEYS[at]
-        how = rng.choice(["set", "update", "erase", "update to nothing", "compare"])
+        acts: dict[str, Callable[[], object]] = {
+            "set": lambda: self.store.set(key, record(serial)),
+            "update": lambda: update(self.store, key, lambda stored: [record(serial)]),
+            "erase": lambda: self.store.erase(key),
+            "update to nothing": lambda: update(self.store, key, lambda stored: None),
+            "compare": lambda: self.store.put(
+                key, [record(serial)], if_version=versioned(self.store, key)[1]
+            ),
+        }
+        how = rng.choice([*acts])
         with self.records.entry(at, 0 if how in ("erase", "update to nothing") else serial):
-            if how == "set":
-                self.store.set(key, record(serial))
-            elif how == "update":
-                update(self.store, key, lambda stored: [record(serial)])
-            elif how == "erase":
-                self.store.erase(key)
-            elif how == "compare":
-                assert self.store.put(key, [record(serial)], if_version=versioned(self.store, key)[1])
-            else:
-                update(self.store, key, lambda stored: None)
+            assert acts[how]() is not False
 
     def _element(self, serial: int, rng: random.Random) -> None:
         name = rng.choice(ARRAYS)
@@ -154,15 +154,12 @@ class Work:
             self.open(name).set(at, new, threads=1)
 
     def _grow(self, serial: int, rng: random.Random) -> None:
-        array = xzarr3.open_array(self.store, "grown", mode="r+")
+        array = self.open("grown")
         (size,) = array.shape
-        if size < 40 and rng.random() < 0.7:
-            with self.shape.entry(0, size + 3):
-                array.append(np.arange(size + 1, size + 4))
-        else:
-            new = rng.randrange(size + 1)
-            with self.shape.entry(0, new):
-                array.resize(new)
+        grows = size < 40 and rng.random() < 0.7
+        new = size + 3 if grows else rng.randrange(size + 1)
+        with self.shape.entry(0, new):
+            array.append(np.arange(size + 1, size + 4)) if grows else array.resize(new)
 
     def _attribute(self, serial: int, rng: random.Random) -> None:
         at = rng.randrange(len(ARRAYS))
@@ -170,8 +167,7 @@ class Work:
             self.open(ARRAYS[at]).attrs["serial"] = serial
 
     def _whole(self, serial: int, rng: random.Random) -> None:
-        name = rng.choice([*WHOLE])
-        xzarr3.open_array(self.store, name, mode="r+").set(..., serial, threads=1)
+        self.open(rng.choice([*WHOLE])).set(..., serial, threads=1)
 
     def _consolidate(self, serial: int, rng: random.Random) -> None:
         xzarr3.consolidate_metadata(self.store)
@@ -198,13 +194,12 @@ class Work:
             assert isinstance(found, int)
             self.attributes.settle(number, found)
             self.serial = max(self.serial, found)
-        self.shape.settle(0, xzarr3.open_array(self.store, "grown").shape[0])
+        self.shape.settle(0, self.open("grown").shape[0])
         for name, units in (("whole", 8), ("whole shards", 4)):
-            for unit in np.split(xzarr3.open_array(self.store, name)[...], units):
+            for unit in np.split(self.open(name)[...], units):
                 assert len(set(unit.tolist())) == 1, "a unit is torn"
                 self.serial = max(self.serial, int(unit[0]))
-        members = dict(xzarr3.open_group(self.store))
-        assert set(members) >= {*ARRAYS[:3], "grown", "whole"}
+        assert set(dict(xzarr3.open_group(self.store))) >= {*ARRAYS[:3], "grown", "whole"}
 
 
 def killed_over_and_over(work: Work, times: int, seed: int) -> int:
@@ -466,11 +461,8 @@ def test_disk_that_can_be_erased_when_it_is_full() -> None:
 def test_files_that_may_not_grow(base: Path, limit: int) -> None:
     """The limit of a process shows itself in the middle of a file."""
     _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    fill_and_free(
-        base / "store",
-        lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard)),
-        lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard)),
-    )
+    fill, free = (partial(resource.setrlimit, resource.RLIMIT_FSIZE, (most, hard)) for most in (limit, hard))
+    fill_and_free(base / "store", fill, free)
 
 
 FAULTS = ["open", "writev", "fsync", "replace", "unlink", "mkdir", "fstat", "stat", "preadv"]
@@ -547,14 +539,10 @@ def test_put_where_closing_tells_of_a_full_disk(tmp_path: Path, monkeypatch: pyt
         if written:
             raise os_error(errno.EDQUOT)
 
+    writes = partial(store.set, "a/b", b"new"), partial(update, store, "a/b", lambda stored: [b"new"])
     with monkeypatch.context() as patch:
         patch.setattr(os, "close", late)
-        for write in (
-            lambda: store.set("a/b", b"new"),
-            lambda: update(store, "a/b", lambda stored: [b"new"]),
-        ):
-            with pytest.raises(StoreError, match="Disk quota exceeded; free some space"):
-                write()
+        refused(StoreError, *writes, match="Disk quota exceeded; free some space")
     assert files(store.root) == {"a/b": b"old"}
 
 
@@ -574,26 +562,27 @@ def _opened(tmp_path: Path, way: str) -> xzarr3.Array:
     return xzarr3.open_array(place, path, mode="r+")
 
 
+def in_four_processes(work: Callable[[int, int], None], threads: int) -> None:
+    """Run work in so many threads of each, which are told the numbers of their process and their own."""
+    run_processes(*(partial(run_numbered, partial(work, process), threads) for process in range(4)))
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_processes_and_threads_that_write_disjoint_elements_lose_nothing(layout: str, tmp_path: Path) -> None:
-    size, n_processes, n_threads = 96, 4, 3
+    size = 96
     _made(tmp_path, layout, size)
     expected = np.random.default_rng(3).integers(1, 2**60, size)
     order = np.random.default_rng(4).permutation(size)
-    workers = n_processes * n_threads
 
-    def work(process: int) -> Callable[[], None]:
-        def go(thread: int) -> None:
-            array = _opened(tmp_path, WAYS[process % 3])
-            for at in order[process * n_threads + thread :: workers].tolist():
-                array.set(at, -1, threads=1)
-                array.set(at, 0, threads=1)  # Which may leave a chunk or a shard without any value.
-                array.set(at, expected[at], threads=1)
-                assert array[at] == expected[at]
+    def write(process: int, thread: int) -> None:
+        array = _opened(tmp_path, WAYS[process % 3])
+        for at in order[process * 3 + thread :: 4 * 3].tolist():
+            array.set(at, -1, threads=1)
+            array.set(at, 0, threads=1)  # Which may leave a chunk or a shard without any value.
+            array.set(at, expected[at], threads=1)
+            assert array[at] == expected[at]
 
-        return lambda: run_threads(*(lambda at=at: go(at) for at in range(n_threads)))
-
-    run_processes(*map(work, range(n_processes)))
+    in_four_processes(write, 3)
     assert np.array_equal(xzarr3.open_array(tmp_path / "store", "x"), expected)
     assert not any(map(is_hidden, files(tmp_path)))
 
@@ -635,21 +624,16 @@ def test_killed_writers_lose_nothing_of_the_others(layout: str, tmp_path: Path) 
 def test_processes_that_set_attributes_lose_nothing(kind: str, zarr_format: int, tmp_path: Path) -> None:
     (tmp_path / "root").symlink_to("store")
     root = xzarr3.create_group(tmp_path / "store", zarr_format=zarr_format)
-    if kind == "array":
-        root.create_array("x", shape=4, dtype="i4")
-    else:
-        root.create_group("x")
+    make = partial(root.create_array, shape=4, dtype="i4") if kind == "array" else root.create_group
+    make("x")
     root.consolidate()
 
-    def work(process: int) -> Callable[[], None]:
-        def go(thread: int) -> None:
-            node = xzarr3.open(tmp_path / ("store", "root")[process % 2], "x", mode="r+")
-            for n in range(12):
-                node.attrs.update({f"{process}-{thread}-{n}": n})
+    def work(process: int, thread: int) -> None:
+        node = xzarr3.open(tmp_path / ("store", "root")[process % 2], "x", mode="r+")
+        for n in range(12):
+            node.attrs.update({f"{process}-{thread}-{n}": n})
 
-        return lambda: run_threads(*(lambda at=at: go(at) for at in range(2)))
-
-    run_processes(*map(work, range(4)))
+    in_four_processes(work, 2)
     every = itertools.product(range(4), range(2), range(12))
     expected = {f"{process}-{thread}-{n}": n for process, thread, n in every}
     assert dict(xzarr3.open(tmp_path / "store", "x").attrs) == expected

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from _conformance import contents
+from _conformance import contents, refused
 from _strategies import array_document, attempt
 from _things import Thing
 from _waiting import WaitingStore
@@ -44,12 +44,6 @@ def held(store: xzarr3.Store, path: str = "") -> dict[str, Any]:
     """The consolidated documents of a group."""
     documents: dict[str, Any] = document(store, path)["consolidated_metadata"]["metadata"]
     return documents
-
-
-def refused(errors: Any, *calls: Callable[[], object], match: str | None = None) -> None:
-    for call in calls:
-        with pytest.raises(errors, match=match):
-            call()
 
 
 def sample(store: xzarr3.Store) -> xzarr3.Group:
