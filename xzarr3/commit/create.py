@@ -10,7 +10,7 @@ from collections.abc import Collection
 from xzarr3.commit.lease import check_complete, lease_key
 from xzarr3.errors import NodeExistsError, NodeTypeError
 from xzarr3.formats import Format, documents
-from xzarr3.formats.base import is_array
+from xzarr3.formats.base import is_array, node_prefix
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes.case_folding import check_names
 from xzarr3.nodes.consolidated import refresh_consolidated
@@ -113,7 +113,7 @@ def make_node(
     NodeTypeError
         If there is an array above.
     IncompleteWriteError
-        If the root, or a group above, is being replaced.
+        If the node, or a group above, is being replaced.
     """
     if store.read_only:
         store.check_writable()
@@ -124,17 +124,18 @@ def make_node(
     look.fetch(format.documents(meta, path))
     orphans = orphans_of(look, format, path, meta) if isinstance(meta, ArrayMetadata) else ()
     _check_room(store, look, path, None if is_array else format, orphans)
-    if not path and (store.folder is not None or not (look.listable and _has_no_lease(look))):
-        check_complete(store, path, "array" if is_array else "group")
+    if store.folder is not None or not (look.listable and _has_no_lease(look, path)):
+        check_complete(store, path, f"array '/{path}'" if is_array else f"group '/{path}'")
     made = make_groups_above(store, format, path, look)
     if not create_documents(look, store, format, path, meta):
         raise _there_is_one(store, path)
     refresh_consolidated(store, format, [*made, path])
 
 
-def _has_no_lease(look: DocumentView) -> bool:
-    """Whether the listing of the root, which is needed anyway, shows no lease of a writer."""
-    return lease_key("") not in look.list_dir("")[0]
+def _has_no_lease(look: DocumentView, path: str) -> bool:
+    """Whether the listing of a path, which a new array needs anyway, shows no lease of a writer."""
+    prefix = node_prefix(path)
+    return lease_key(prefix) not in look.list_dir(prefix)[0]
 
 
 def _there_is_one(store: Store, path: str) -> NodeExistsError:
