@@ -7,10 +7,8 @@ import itertools
 import json
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -21,7 +19,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
-from _conformance import contents, refused
+from _conformance import contents, refused, run_threads
 from _killed import (
     KilledError,
     MortalStore,
@@ -79,6 +77,12 @@ def _one_after_the_other() -> Iterator[None]:
 def values(store: Any, group: str | None = None, name: str = "t") -> list[float]:
     with opened(store, group) as found:
         return found[name].values.tolist()  # type: ignore[no-any-return]
+
+
+def check(store: Any, value: float, group: str | None = None) -> None:
+    """A dataset is there as a whole, and nothing is left of what was written besides."""
+    assert values(store, group) == [value] * 4
+    assert not left(store)
 
 
 def before_documents(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
@@ -203,9 +207,7 @@ def test_one_of_two_writers_gets_an_empty_place(n: int, fails: bool) -> None:
     store = MemoryStore()
 
     def other() -> None:
-        for mode in ("w-", "w"):
-            with pytest.raises(NodeExistsError):
-                to_zarr(filled(7), store, mode=mode)  # type: ignore[call-overload]
+        refused(NodeExistsError, *(partial(to_zarr, filled(7), store, mode=mode) for mode in ("w-", "w")))
         if fails:
             raise UnluckyError
 
@@ -214,8 +216,7 @@ def test_one_of_two_writers_gets_an_empty_place(n: int, fails: bool) -> None:
     if fails:
         assert not [*store.list()]
         to_zarr(filled(5), store)
-    assert values(store) == [5, 5, 5, 5]
-    assert not left(store)
+    check(store, 5)
 
 
 def test_what_somebody_makes_without_a_reservation_stays() -> None:
@@ -282,8 +283,7 @@ def test_a_file_that_comes_while_data_are_written_stays_beside_the_nodes(
     to_zarr(filled(1), store, group=group, mode="w")
     assert store.get(beside) == b"mine"
     assert isinstance(store, MemoryStore) or store.get(inside) is None
-    assert values(store, group) == [1, 1, 1, 1]
-    assert not left(store)
+    check(store, 1, group)
 
 
 @pytest.mark.parametrize("again", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 2))])
@@ -309,8 +309,7 @@ def test_copies_that_do_not_arrive_are_made_in_another_way() -> None:
     store = Forgetful()
     for value in (0, 1):
         to_zarr(filled(value), store, mode="w")
-    assert values(store) == [1, 1, 1, 1]
-    assert not left(store)
+    check(store, 1)
 
 
 def failed_within_swap() -> tuple[UnreadableStore, pytest.ExceptionInfo[StoreError]]:
@@ -486,8 +485,7 @@ def test_who_comes_within_a_swap_is_told_who_is_at_it(
         when_renamed(monkeypatch, "/old/t", look)
     to_zarr(filled(2), store, mode="w")
     assert looks == 1
-    assert values(store) == [2, 2, 2, 2]
-    assert not left(store)
+    check(store, 2)
 
 
 def test_what_a_living_writer_has_stored_is_not_removed() -> None:
@@ -501,8 +499,7 @@ def test_what_a_living_writer_has_stored_is_not_removed() -> None:
         assert values(store) == [1, 1, 1, 1]
 
     to_zarr(at_block(3, others), store, mode="w", encoding={"t": {"chunks": (1,)}})
-    assert values(store) == [5, 5, 5, 5]
-    assert not left(store)
+    check(store, 5)
 
 
 def test_a_lease_that_cannot_be_read_hides_no_absence() -> None:
@@ -515,11 +512,14 @@ def test_a_lease_that_cannot_be_read_hides_no_absence() -> None:
             return super().get(key, byte_range)
 
     store = Dotted()
-    xzarr3.create_group(store)
-    with pytest.raises(xzarr3.NodeNotFoundError, match="writer is just replacing it cannot be read"):
-        xzarr3.open(store, "a")
-    with pytest.raises(xzarr3.NodeNotFoundError, match="cannot be read: cannot read key"):
-        xzarr3.open_group(store)["a"]
+    group = xzarr3.create_group(store)
+    told = "writer is just replacing it cannot be read: cannot read key"
+    refused(
+        xzarr3.NodeNotFoundError,
+        partial(xzarr3.open, store, "a"),
+        partial(group.__getitem__, "a"),
+        match=told,
+    )
 
 
 def test_chunks_without_documents_are_only_taken_by_their_own_array() -> None:
@@ -622,8 +622,7 @@ def test_what_holds_no_node_is_not_replaced(store: Store, group: str | None) -> 
         name = "v"
     to_zarr(filled(1, "t", name), store, group=group, mode="w")
     assert store.get(key) == b"mine"
-    assert values(store, group) == [1, 1, 1, 1]
-    assert not left(store)
+    check(store, 1, group)
 
 
 def interrupted(n: int, act: Callable[[], object]) -> bool:
@@ -746,17 +745,17 @@ def test_who_finishes_a_swap_may_be_killed_anywhere(tmp_path: Path, how: str) ->
     assert n > 10
 
 
-def half_swapped(root: Path, group: str, before: str | None = None, **options: Any) -> None:
-    """Begin to replace a group by twos in a process that dies before it renames anything to ``before``.
+def half_swapped(root: Path, group: str, *, at_once: bool = False, **options: Any) -> None:
+    """Begin to replace a group by twos in a process that dies before it renames the new one.
 
-    That is the name of the group, unless told otherwise; with an empty one it dies before the first rename.
+    With ``at_once`` it dies before the first rename.
     """
 
     def replace() -> None:
-        real, last = directory._rename, group if before is None else before
+        real = directory._rename
 
         def mortal(store: LocalStore, name: str, then: str) -> None:
-            if last in (then, ""):
+            if at_once or then == group:
                 os._exit(9)
             real(store, name, then)
 
@@ -794,7 +793,7 @@ def test_what_is_done_before_the_old_node_has_left_stays(how: str, zarr_format: 
     options: Any = {"zarr_format": zarr_format, "consolidated": True}
     for root in (expected, found):
         to_zarr(filled(1), root, group="g", **options)
-    half_swapped(found, "g", "", **options)
+    half_swapped(found, "g", at_once=True, **options)
     for root in (expected, found):
         CHANGED[how](root)
     said = as_it_is(LocalStore(expected))
@@ -810,19 +809,15 @@ def test_what_is_done_before_the_old_node_has_left_stays(how: str, zarr_format: 
 @forks
 def test_several_that_open_at_once_what_was_half_swapped_find_it(tmp_path: Path) -> None:
     without_group(tmp_path, "g")
-    gate = threading.Barrier(8)
+    seen: list[list[float]] = []
 
-    def found(_: int) -> list[float] | None:
-        gate.wait(120)
-        try:
-            return values(tmp_path, "g")
-        except xzarr3.IncompleteWriteError:  # Another one is just finishing it.
-            return None
+    def find() -> None:
+        with suppress(xzarr3.IncompleteWriteError):  # Another one is just finishing it.
+            seen.append(values(tmp_path, "g"))
 
-    with ThreadPoolExecutor(8) as pool:
-        seen = list(pool.map(found, range(8)))
-    assert [2, 2, 2, 2] in seen
-    assert all(each in (None, [2, 2, 2, 2]) for each in seen)
+    run_threads(*[find] * 8)
+    assert seen
+    assert all(each == [2, 2, 2, 2] for each in seen)
     assert values(tmp_path, "g") == [2, 2, 2, 2]
     assert not list(tmp_path.glob(".xzarr3*"))
 
