@@ -141,6 +141,7 @@ def test_names_that_are_not_permitted(path: str, store: xzarr3.Store) -> None:
         lambda: root.create_array(path, shape=1, dtype="int8"),
         lambda: root.require_group(path),
         lambda: xzarr3.create_group(store, path, overwrite=True),
+        lambda: xzarr3.create_array(store, path, shape=1, dtype="int8", overwrite=True),
         lambda: xzarr3.open_group(store, path, mode="w"),
         lambda: xzarr3.open_group(store, path, mode="a"),
         match=f"{re.escape(repr(path))}.*accepted|accepted.*{re.escape(repr(path))}",
@@ -413,6 +414,7 @@ def check_consolidated(store: xzarr3.Store, path: str = "") -> None:
 
 
 CHANGES: dict[str, Callable[[Any], Any]] = {
+    "shrink": lambda root: root["a"].resize(3),
     "resize": lambda root: root["g/h/y"].resize((5, 5)),
     "append": lambda root: root["a"].append([1, 2]),
     "array attributes": lambda root: root["a"].attrs.update(units="K"),
@@ -577,8 +579,11 @@ TestChanges = Changes.TestCase
 
 def test_read_only_groups(store: xzarr3.Store) -> None:
     sample(store)
+    assert pickle.loads(pickle.dumps(xzarr3.consolidate_metadata(store))).consolidated
     before = contents(store)
-    for root in (xzarr3.open_group(store), pickle.loads(pickle.dumps(xzarr3.open_group(store)))):
+    plain, held = (xzarr3.open_group(store, use_consolidated=use) for use in (False, True))
+    for root in (plain, pickle.loads(pickle.dumps(held))):
+        assert (sorted(root), root.consolidated) == (["a", "empty", "g"], root is not plain)
         refused(
             ReadOnlyError,
             partial(root.create_group, "n"),
