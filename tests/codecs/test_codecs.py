@@ -93,9 +93,6 @@ def numbers(size: int) -> tuple[np.ndarray[Any, Any], bytes]:
     return values, values.astype("<i2").tobytes()
 
 
-# bytes
-
-
 def test_elements_lie_in_c_order_and_edge_chunks_are_whole() -> None:
     document = array_document(shape=[3, 4], data_type="uint8", codecs=["bytes"], fill_value=9)
     keys = [f"c/{i}/{j}" for i in (0, 1) for j in (0, 1)]
@@ -116,9 +113,6 @@ def test_bytes_of_another_size(size: int) -> None:
     assert array[0:2].tolist() == [[0] * 6] * 2
 
 
-# transpose
-
-
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
 def test_transpose_in_three_dimensions(order: tuple[int, ...]) -> None:
     values = np.arange(24, dtype="uint8").reshape(2, 3, 4)
@@ -130,9 +124,6 @@ def test_transpose_in_three_dimensions(order: tuple[int, ...]) -> None:
     array[...] = 0
     array[...] = values
     assert written(array) == data
-
-
-# crc32c
 
 
 def test_known_checksums() -> None:
@@ -149,9 +140,6 @@ def test_checksum_is_behind_the_data_and_verified() -> None:
     for at in range(10):
         assert "checksum mismatch" in not_read(changed(good, at, 4), 3, CRC).reason
         not_read(good[:at], 3, CRC)
-
-
-# gzip
 
 
 @pytest.mark.parametrize("level", range(10))
@@ -265,9 +253,6 @@ def test_gzip_members_of_any_size(sizes: list[tuple[int, bool, int]], data: st.D
             GzipCodec().decode(value, len(expected) - 1)
 
 
-# zstd
-
-
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("checksum", [False, True])
 @pytest.mark.parametrize("level", [-100, 0, 1, 3, 19])
@@ -320,15 +305,14 @@ def test_zstd_of_others(size: int) -> None:
     values, data = numbers(size)
     for value in (
         frame(data), summed(data), unsized(data), frame(data, threads=2),
-        frame(data, write_content_size=False, write_checksum=True),
-        frame(data[:700]) + frame(data[700:]), unsized(data[:700]) + summed(data[700:]),
-        summed(data[:700]) + unsized(data[700:]),
+        frame(data, write_content_size=False, write_checksum=True), frame(data[:700]) + frame(data[700:]),
+        unsized(data[:700]) + summed(data[700:]), summed(data[:700]) + unsized(data[700:]),
         b"".join(frame(data[at : at + 50_000]) for at in range(0, len(data), 50_000)),
         frame(b"") + frame(data), frame(data) + frame(b""), unsized(b"") + frame(data),
         skippable(b"before") + frame(data), frame(data) + skippable(b"behind", 15),
         skippable(b"") + frame(data[:9]) + skippable(b"x" * 99, 7) + frame(data[9:]) + skippable(b""),
-        skippable(b"1") + skippable(b"2") + unsized(data),
-        raw_frame(data), raw_frame(data[:1500]) + frame(data[1500:]),
+        skippable(b"1") + skippable(b"2") + unsized(data), raw_frame(data),
+        raw_frame(data[:1500]) + frame(data[1500:]),
     ):  # fmt: skip
         assert same_bits(read_chunk(value, size, LITTLE, ZSTD), values)
 
@@ -346,17 +330,13 @@ def test_zstd_that_is_not(compressor: Any, size: int) -> None:
     for bad in (
         b"", b"\x28", b"\x28\xb5\x2f\xfd", data, gzip.compress(data), good[4:], changed(good, -1),
         changed(good, 0), good[:-1], good[:-4], good[:-5], unsized(data)[:-1], good + b"\0",
-        good + b"garbage",
-        good + good[:-1], good + good, frame(data + b"x"), unsized(data + b"x"),
+        good + b"garbage", good + good[:-1], good + good, frame(data + b"x"), unsized(data + b"x"),
         frame(data[:-9]) + unsized(data), skippable(b"only"), skippable(b"x")[:-1],
         good + skippable(b"x")[:-1], skippable(b"x")[:5] + good, raw_frame(data)[:-1],
         good + struct.pack("<II", 0x184D2A50, 2**32 - 1), b"\x50\x2a\x4d\x18",
     ):  # fmt: skip
         not_read(bad, size, compressor, "zstd", "bytes")
     not_read(frame(data[:-1]), size, compressor, "bytes")
-
-
-# blosc
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -438,24 +418,17 @@ def test_a_few_bytes_for_a_giant_chunk_take_little_memory(compressor: Any) -> No
         refused_within(MIB, stored(document, {"c/0": data}).get)
 
 
-# Codecs as users name them
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        ("zstd", ZstdCodec()), ("bytes", BytesCodec("little")), ("crc32c", Crc32cCodec()),
-        ("vlen-utf8", VLenUTF8Codec()), (numcodecs.VLenUTF8(), VLenUTF8Codec()),
-        ({"id": "vlen-bytes"}, VLenBytesCodec()), (numcodecs.VLenBytes(), VLenBytesCodec()),
-        ({"name": "vlen-bytes", "configuration": {}}, VLenBytesCodec()), (numcodecs.JSON(), Json2Codec()),
-        (ZSTD, ZstdCodec(3, False)), (GZIP, GzipCodec(5)), (numcodecs.GZip(3), GzipCodec(3)),
-        (numcodecs.Zstd(level=7), ZstdCodec(7)),
-        (numcodecs.Blosc("lz4", 3, numcodecs.Blosc.BITSHUFFLE), BloscCodec("lz4", 3, "bitshuffle")),
-        (numcodecs.Blosc("zlib", 9, numcodecs.Blosc.AUTOSHUFFLE), BloscCodec("zlib", 9, None)),
-        ({"name": "transpose", "configuration": {"order": (1, 0)}}, TransposeCodec((1, 0))),
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize(("given", "expected"), [
+    ("zstd", ZstdCodec()), ("bytes", BytesCodec("little")), ("crc32c", Crc32cCodec()),
+    ("vlen-utf8", VLenUTF8Codec()), (numcodecs.VLenUTF8(), VLenUTF8Codec()),
+    ({"id": "vlen-bytes"}, VLenBytesCodec()), (numcodecs.VLenBytes(), VLenBytesCodec()),
+    ({"name": "vlen-bytes", "configuration": {}}, VLenBytesCodec()), (numcodecs.JSON(), Json2Codec()),
+    (ZSTD, ZstdCodec(3, False)), (GZIP, GzipCodec(5)), (numcodecs.GZip(3), GzipCodec(3)),
+    (numcodecs.Zstd(level=7), ZstdCodec(7)),
+    (numcodecs.Blosc("lz4", 3, numcodecs.Blosc.BITSHUFFLE), BloscCodec("lz4", 3, "bitshuffle")),
+    (numcodecs.Blosc("zlib", 9, numcodecs.Blosc.AUTOSHUFFLE), BloscCodec("zlib", 9, None)),
+    ({"name": "transpose", "configuration": {"order": (1, 0)}}, TransposeCodec((1, 0))),
+], ids=str)  # fmt: skip
 def test_codecs_that_users_pass(given: Any, expected: Any) -> None:
     assert parse_codec(given) == expected
     assert parse_codec(parse_codec(given).to_json()) == expected
@@ -463,28 +436,21 @@ def test_codecs_that_users_pass(given: Any, expected: Any) -> None:
     assert hash(pickle.loads(pickle.dumps(expected))) == hash(expected)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        "lzma", "", 5, None, {}, {"name": 5}, {"id": "lzmaa"}, {"name": "gzip"}, "gzipp", "transpose",
-        numcodecs.Pickle(), Thing(), {"name": "gzip", "configuration": {"level": 1, "x": 2}},
-        {"name": "x", "must_understand": False}, {"name": "vlen-utf8", "configuration": {"level": 1}},
-    ],
-    ids=repr,
-)  # fmt: skip
+@pytest.mark.parametrize("given", [
+    "lzma", "", 5, None, {}, {"name": 5}, {"id": "lzmaa"}, {"name": "gzip"}, "gzipp", "transpose",
+    numcodecs.Pickle(), Thing(), {"name": "gzip", "configuration": {"level": 1, "x": 2}},
+    {"name": "x", "must_understand": False}, {"name": "vlen-utf8", "configuration": {"level": 1}},
+], ids=repr)  # fmt: skip
 def test_codecs_that_there_are_not(given: Any) -> None:
     with pytest.raises(MetadataError) as caught:
         parse_codec(given)
     assert caught.value.accepted
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: GzipCodec(10), lambda: ZstdCodec(3, checksum="yes"), lambda: TransposeCodec((1, 2)),
-        lambda: ShardingCodec((2, 2), index_location="middle"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("make", [
+    lambda: GzipCodec(10), lambda: ZstdCodec(3, checksum="yes"), lambda: TransposeCodec((1, 2)),
+    lambda: ShardingCodec((2, 2), index_location="middle"),
+])  # fmt: skip
 def test_configurations_that_are_not_valid(make: Callable[[], Any]) -> None:
     with pytest.raises(MetadataError) as caught:
         make()
@@ -492,24 +458,17 @@ def test_configurations_that_are_not_valid(make: Callable[[], Any]) -> None:
     assert caught.value.accepted
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"compressors": TransposeCodec((0,))}, {"filters": ZstdCodec()}, {"serializer": ZstdCodec()},
-        {"serializer": TransposeCodec((0,))}, {"compressors": BytesCodec()},
-        {"filters": TransposeCodec((1, 0))}, {"shards": 6, "chunks": 4}, {"shards": 3, "chunks": 4},
-        {"shards": (4, 4), "chunks": 4},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("options", [
+    {"compressors": TransposeCodec((0,))}, {"filters": ZstdCodec()}, {"serializer": ZstdCodec()},
+    {"serializer": TransposeCodec((0,))}, {"compressors": BytesCodec()}, {"filters": TransposeCodec((1, 0))},
+    {"shards": 6, "chunks": 4}, {"shards": 3, "chunks": 4}, {"shards": (4, 4), "chunks": 4},
+])  # fmt: skip
 def test_codecs_in_the_wrong_place(options: dict[str, Any]) -> None:
     store = xzarr3.MemoryStore()
     with pytest.raises(MetadataError) as caught:
         xzarr3.create_array(store, "a", shape=8, dtype="int16", **options)
     assert caught.value.accepted
     assert not list(store.list())
-
-
-# Documents that nobody writes
 
 
 @pytest.mark.parametrize("name", ["<U20000000", "|S400000000", "|S1900000000", "<U5000"])

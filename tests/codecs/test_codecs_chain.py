@@ -39,8 +39,6 @@ from xzarr3.codecs.pipeline import MAX_CODECS, CodecChain
 from xzarr3.dtypes import parse_dtype
 from xzarr3.errors import DataTypeValidationError
 
-# Characters that are none
-
 LAYOUTS: dict[str, dict[str, Any]] = {
     "plain": {"compressors": None},
     "big endian": {"compressors": None, "serializer": BytesCodec("big")},
@@ -80,14 +78,11 @@ def text_array(kind: str, layout: str) -> tuple[xzarr3.MemoryStore, xzarr3.Array
     return store, xzarr3.open_array(store, mode="r+"), values
 
 
-@pytest.mark.parametrize(
-    ("kind", "layout"),
-    [
-        (kind, layout)
-        for kind in TYPES
-        for layout in (("plain", "one compressor") if "version 2" in kind else LAYOUTS)
-    ],
-)
+@pytest.mark.parametrize(("kind", "layout"), [
+    (kind, layout)
+    for kind in TYPES
+    for layout in (("plain", "one compressor") if "version 2" in kind else LAYOUTS)
+])  # fmt: skip
 @pytest.mark.parametrize("code", [0x110000, slow(2**31), slow(2**32 - 1)])
 def test_characters_that_are_none(kind: str, layout: str, code: int) -> None:
     store, array, values = text_array(kind, layout)
@@ -142,9 +137,6 @@ def test_fill_values_of_characters_that_are_none() -> None:
         else:
             with pytest.raises(MetadataError, match="0x110000"):
                 xzarr3.open_array(store)
-
-
-# Codecs of other packages that fail
 
 
 class _ForeignError(Exception):
@@ -335,9 +327,6 @@ def test_a_size_that_cannot_be_told(failing: type[_Plan], monkeypatch: pytest.Mo
     assert caught.value.field == "codecs[0]"
 
 
-# Bounds
-
-
 def limits_of(chain: CodecChain) -> list[int]:
     return [limit for _, limit in chain._compressors] + [chain.max_encoded_size]
 
@@ -399,9 +388,6 @@ def test_lists_of_many_codecs(number: int) -> None:
         with pytest.raises(MetadataError, match=str(MAX_CODECS)) as caught:
             stored(document)
         assert caught.value.field == field
-
-
-# Who writes an array while another one is written
 
 
 @dataclass(frozen=True)

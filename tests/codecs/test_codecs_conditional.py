@@ -80,18 +80,14 @@ def test_any_mask(data: bytes, mask: int, bits: int | None, order: list[str]) ->
     assert bytes(codec.decode(encoded, len(data))) == data
 
 
-@pytest.mark.parametrize(
-    ("stored", "reason"),
-    [
-        (b"", "found 0 bytes whose header of 2"), (b"\0", "found 1 bytes whose header of 2"),
-        (b"\4\0", "does not fit 2 codecs"), (b"\0\1", "does not fit 2 codecs"),
-        (b"\0\x80" + b"x" * 8, "does not fit 2 codecs"),
-        (b"\0\0" + b"x" * 9, "decodes to 9 bytes; at most 8"), (b"\1\0" + b"x" * 8, "gzip"),
-        (b"\1\0", "gzip"), (b"\1\0" + zlib.compress(bytes(9), 9, 31), "at most 8"),
-        (b"\2\0" + bytes(12), "checksum mismatch"), (b"\2\0" + bytes(3), "crc32c"),
-        (b"\3\0" + bytes(Crc32cCodec().encode(zlib.compress(bytes(2**20), 9, 31))), "at most"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("stored", "reason"), [
+    (b"", "found 0 bytes whose header of 2"), (b"\0", "found 1 bytes whose header of 2"),
+    (b"\4\0", "does not fit 2 codecs"), (b"\0\1", "does not fit 2 codecs"),
+    (b"\0\x80" + b"x" * 8, "does not fit 2 codecs"), (b"\0\0" + b"x" * 9, "decodes to 9 bytes; at most 8"),
+    (b"\1\0" + b"x" * 8, "gzip"), (b"\1\0", "gzip"), (b"\1\0" + zlib.compress(bytes(9), 9, 31), "at most 8"),
+    (b"\2\0" + bytes(12), "checksum mismatch"), (b"\2\0" + bytes(3), "crc32c"),
+    (b"\3\0" + bytes(Crc32cCodec().encode(zlib.compress(bytes(2**20), 9, 31))), "at most"),
+])  # fmt: skip
 def test_corrupt(stored: bytes, reason: str) -> None:
     codec = ConditionalCodec(["gzip", "crc32c"], header_bits=16)
     with pytest.raises(ChunkDecodeError, match=reason) as caught:
@@ -114,18 +110,15 @@ def test_document() -> None:
 CODECS, BITS = r"configuration\.codecs", r"configuration\.header_bits"
 
 
-@pytest.mark.parametrize(
-    ("data", "match"),
-    [
-        ({"name": "conditional"}, CODECS), (document([]), CODECS), (document("gzip"), CODECS),
-        (document([{"name": "gzip"}]), CODECS + r"\[0\].configuration.level"),
-        (document(["crc32c", "bytes"]), "'bytes'"), (document(["transpose"]), CODECS + r"\[0\]"),
-        (document(["unheard-of"]), CODECS + r"\[0\].name"), (document(["crc32c"] * 9, header_bits=8), BITS),
-        (document(["crc32c"], bits=8), r"configuration\.bits"),
-        (document([document(["crc32c"])]), "none of them 'conditional'"),
-        *((document(["crc32c"], header_bits=bits), BITS) for bits in (0, 7, 8.0, True, "8", -8, 2**40)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("data", "match"), [
+    ({"name": "conditional"}, CODECS), (document([]), CODECS), (document("gzip"), CODECS),
+    (document([{"name": "gzip"}]), CODECS + r"\[0\].configuration.level"),
+    (document(["crc32c", "bytes"]), "'bytes'"), (document(["transpose"]), CODECS + r"\[0\]"),
+    (document(["unheard-of"]), CODECS + r"\[0\].name"), (document(["crc32c"] * 9, header_bits=8), BITS),
+    (document(["crc32c"], bits=8), r"configuration\.bits"),
+    (document([document(["crc32c"])]), "none of them 'conditional'"),
+    *((document(["crc32c"], header_bits=bits), BITS) for bits in (0, 7, 8.0, True, "8", -8, 2**40)),
+])  # fmt: skip
 def test_documents_that_are_not_valid(data: Any, match: str) -> None:
     with pytest.raises(MetadataError, match=match):
         codec_from_json(data)
@@ -169,14 +162,11 @@ def shuffle_of(size: int) -> dict[str, Any]:
 INDEX = ShardingCodec((4,), (BytesCodec(),), (BytesCodec(), ConditionalCodec(["crc32c"])))
 
 
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"serializer": INDEX, "compressors": None}, "no fixed size"),
-        ({"compressors": ConditionalCodec(["crc32c"]), "zarr_format": 2}, "conditional"),
-        ({"compressors": ConditionalCodec(["crc32c"]), "zarr_format": "3-draft"}, "conditional"),
-    ],
-)
+@pytest.mark.parametrize(("options", "match"), [
+    ({"serializer": INDEX, "compressors": None}, "no fixed size"),
+    ({"compressors": ConditionalCodec(["crc32c"]), "zarr_format": 2}, "conditional"),
+    ({"compressors": ConditionalCodec(["crc32c"]), "zarr_format": "3-draft"}, "conditional"),
+])  # fmt: skip
 def test_where_it_cannot_be(options: Any, match: str) -> None:
     with pytest.raises(MetadataError, match=match):
         xzarr3.create_array(xzarr3.MemoryStore(), shape=8, chunks=8, dtype="i4", **options)

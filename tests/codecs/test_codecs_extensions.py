@@ -88,19 +88,13 @@ def refused(
     return caught.value
 
 
-# reshape
-
-
-@pytest.mark.parametrize(
-    ("shape", "chunk", "expected"),
-    [
-        ([[0, 1], [2], 3], (100, 50, 64, 3), (5000, 64, 3)),
-        ([[0, 1], 10, [3, 4]], (2, 3, 10, 4, 5), (6, 10, 20)), ([-1], (4, 6), (24,)),
-        ([3, -1, 2], (4, 6), (3, 4, 2)), ([24], (4, 6), (24,)), ([[0], [1]], (4, 6), (4, 6)),
-        ([[0], [], [1]], (4, 6), (4, 1, 6)), ([1, 1], (), (1, 1)), ([], (1, 1), ()),
-        ([[0], [2]], (4, 1, 6), (4, 6)), ([[0], 2, 3], (4, 6), (4, 2, 3)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("shape", "chunk", "expected"), [
+    ([[0, 1], [2], 3], (100, 50, 64, 3), (5000, 64, 3)),
+    ([[0, 1], 10, [3, 4]], (2, 3, 10, 4, 5), (6, 10, 20)), ([-1], (4, 6), (24,)),
+    ([3, -1, 2], (4, 6), (3, 4, 2)), ([24], (4, 6), (24,)), ([[0], [1]], (4, 6), (4, 6)),
+    ([[0], [], [1]], (4, 6), (4, 1, 6)), ([1, 1], (), (1, 1)), ([], (1, 1), ()),
+    ([[0], [2]], (4, 1, 6), (4, 6)), ([[0], 2, 3], (4, 6), (4, 2, 3)),
+])  # fmt: skip
 def test_reshape(shape: list[Any], chunk: tuple[int, ...], expected: tuple[int, ...]) -> None:
     codec = codec_of("reshape", shape=shape)
     assert codec == ReshapeCodec(shape)
@@ -121,20 +115,17 @@ NOT_VALID: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("shape", "chunk", "reason"),
-    [
-        *((shape, (4, 6), "not a valid value") for shape in NOT_VALID),
-        *((shape, (4, 6), "no such shape") for shape in ([25], [5, -1], [2**70, -1], [[0], 5])),
-        ([[0, 1], [2]], (4, 6), "the chunk has 2 dimensions"),
-        ([2, [1], 2], (4, 6), "dimension 1 has another length"),
-        # As many elements, but index i of the output is not index i of the dimension that is named.
-        ([6, [0]], (4, 6), "dimension 1 has another length"),
-        ([[1], 4], (4, 6), "dimension 0 has another length"),
-        ([[0, 2], 3], (2, 3, 2), "dimension 0 has another length"),
-        ([3, [0, 2]], (2, 3, 2), "dimension 1 has another length"),
-    ],
-)
+@pytest.mark.parametrize(("shape", "chunk", "reason"), [
+    *((shape, (4, 6), "not a valid value") for shape in NOT_VALID),
+    *((shape, (4, 6), "no such shape") for shape in ([25], [5, -1], [2**70, -1], [[0], 5])),
+    ([[0, 1], [2]], (4, 6), "the chunk has 2 dimensions"),
+    ([2, [1], 2], (4, 6), "dimension 1 has another length"),
+    # As many elements, but index i of the output is not index i of the dimension that is named.
+    ([6, [0]], (4, 6), "dimension 1 has another length"),
+    ([[1], 4], (4, 6), "dimension 0 has another length"),
+    ([[0, 2], 3], (2, 3, 2), "dimension 0 has another length"),
+    ([3, [0, 2]], (2, 3, 2), "dimension 1 has another length"),
+])  # fmt: skip
 def test_reshape_refused(shape: Any, chunk: tuple[int, ...], reason: str) -> None:
     assert reason in refused("reshape", {"shape": shape}, shape=chunk).reason
 
@@ -161,9 +152,6 @@ def test_reshape_like_numpy(data: st.DataObject) -> None:
     assert np.array_equal(round_trip(codec, values, spec), values)
 
 
-# bitround
-
-
 @pytest.mark.parametrize(
     ("name", "mantissa"), [("float16", 10), ("float32", 23), ("float64", 52), ("bfloat16", 7)]
 )
@@ -188,9 +176,6 @@ def test_bitround_of_floats(name: str, mantissa: int, data: st.DataObject) -> No
         wanted = math.trunc(Fraction(wide) / step) * step
     assert Fraction(made) == wanted
     assert math.copysign(1, made) == math.copysign(1, wide)
-
-
-# scale_offset
 
 
 def test_scale_offset_example() -> None:
@@ -262,9 +247,6 @@ def test_scale_offset_of_floats(name: str) -> None:
     assert np.array_equal(encoded(codec, special, name), special, equal_nan=True)
     with pytest.raises(ChunkEncodeError, match="infinite"):
         encoded(codec, np.array([np.finfo(name).max]), name)
-
-
-# cast_value
 
 
 def numbers_of(name: str) -> Any:
@@ -376,31 +358,24 @@ def created(shape: Any, dtype: str, fill: Any, filters: list[Any] | None, **opti
     )
 
 
-# packbits
-
-
-@pytest.mark.parametrize(
-    ("configuration", "data_type", "values", "expected"),
-    [
-        ({}, "bool", [1, 0, 1, 1, 0, 0, 0, 0, 1], "0d01"),
-        ({"padding_encoding": "first_byte"}, "bool", [1, 0, 1, 1, 0, 0, 0, 0, 1], "070d01"),
-        ({"padding_encoding": "last_byte"}, "bool", [1, 0, 1, 1, 0, 0, 0, 0, 1], "0d0107"),
-        ({"padding_encoding": "last_byte"}, "bool", [1] * 8, "ff00"),
-        ({"first_bit": None, "last_bit": None, "padding_encoding": "none"}, "bool", [1] * 8, "ff"),
-        ({}, "uint2", [0, 1, 2, 3, 3], "e403"), ({}, "int2", [0, 1, -2, -1, -1], "e403"),
-        ({}, "uint4", [1, 15, 8], "f108"), ({}, "int4", [1, -1, -8], "f108"),
-        ({}, "float4_e2m1fn", [0.5, 6, -0.5], "7109"),
-        ({}, "float6_e2m3fn", [0.125, 7.5, -0.125, 0], "c11702"),
-        ({}, "uint16", [0x0102, 0xFFFE], "0201feff"), ({}, "float32", [1.0], "0000803f"),
-        ({"padding_encoding": "first_byte"}, "uint16", [0x0102], "000201"),
-        ({"last_bit": 3}, "uint8", [1, 2, 15], "210f"), ({"last_bit": 3}, "int8", [1, -2, -8], "e108"),
-        ({"first_bit": 4}, "uint8", [0x10, 0xF0], "f1"),
-        ({"first_bit": 4, "last_bit": 11}, "uint16", [0x0FF0, 0x0120], "ff12"),
-        ({"last_bit": 11}, "int16", [-1, 2047, -2048], "ffff7f0008"),
-        ({"first_bit": 16}, "float32", [1.0, -2.0], "803f00c0"),
-        ({"first_bit": 31}, "float32", [-0.0, 0.0], "01"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("configuration", "data_type", "values", "expected"), [
+    ({}, "bool", [1, 0, 1, 1, 0, 0, 0, 0, 1], "0d01"),
+    ({"padding_encoding": "first_byte"}, "bool", [1, 0, 1, 1, 0, 0, 0, 0, 1], "070d01"),
+    ({"padding_encoding": "last_byte"}, "bool", [1, 0, 1, 1, 0, 0, 0, 0, 1], "0d0107"),
+    ({"padding_encoding": "last_byte"}, "bool", [1] * 8, "ff00"),
+    ({"first_bit": None, "last_bit": None, "padding_encoding": "none"}, "bool", [1] * 8, "ff"),
+    ({}, "uint2", [0, 1, 2, 3, 3], "e403"), ({}, "int2", [0, 1, -2, -1, -1], "e403"),
+    ({}, "uint4", [1, 15, 8], "f108"), ({}, "int4", [1, -1, -8], "f108"),
+    ({}, "float4_e2m1fn", [0.5, 6, -0.5], "7109"), ({}, "float6_e2m3fn", [0.125, 7.5, -0.125, 0], "c11702"),
+    ({}, "uint16", [0x0102, 0xFFFE], "0201feff"), ({}, "float32", [1.0], "0000803f"),
+    ({"padding_encoding": "first_byte"}, "uint16", [0x0102], "000201"),
+    ({"last_bit": 3}, "uint8", [1, 2, 15], "210f"), ({"last_bit": 3}, "int8", [1, -2, -8], "e108"),
+    ({"first_bit": 4}, "uint8", [0x10, 0xF0], "f1"),
+    ({"first_bit": 4, "last_bit": 11}, "uint16", [0x0FF0, 0x0120], "ff12"),
+    ({"last_bit": 11}, "int16", [-1, 2047, -2048], "ffff7f0008"),
+    ({"first_bit": 16}, "float32", [1.0, -2.0], "803f00c0"),
+    ({"first_bit": 31}, "float32", [-0.0, 0.0], "01"),
+])  # fmt: skip
 def test_packbits(configuration: dict[str, Any], data_type: str, values: Any, expected: str) -> None:
     """Bytes worked out by hand: bit i of an element is bit i of what is stored."""
     codec = codec_of("packbits", **configuration)
@@ -487,9 +462,6 @@ def test_packbits_of_more_elements_than_are_packed_at_once(name: str, shape: tup
     assert PackBitsCodec("first_byte").decode(found, spec).tobytes() == array.tobytes()
 
 
-# n5_default
-
-
 def n5(order: list[int], *more: Any, endian: str | None = "big") -> list[Any]:
     """The codecs inside ``n5_default``."""
     last = codec("bytes", endian=endian) if endian else codec("bytes")
@@ -510,14 +482,10 @@ def test_n5_default() -> None:
     assert encoded(octets, np.array([1, 2, 3], "u1"), "uint8") == bytes.fromhex("0000 0001 00000003 010203")
 
 
-@pytest.mark.parametrize(
-    ("header", "number", "expected"),
-    [
-        ("00000001 00000002", 2, [[1, 2, 9], [9, 9, 9]]),
-        ("00000003 00000003", 9, [[1, 4, 7], [2, 5, 8]]),
-        ("00000001 00000004", 4, [[1, 2, 3], [9, 9, 9]]),
-    ],
-)
+@pytest.mark.parametrize(("header", "number", "expected"), [
+    ("00000001 00000002", 2, [[1, 2, 9], [9, 9, 9]]), ("00000003 00000003", 9, [[1, 4, 7], [2, 5, 8]]),
+    ("00000001 00000004", 4, [[1, 2, 3], [9, 9, 9]]),
+])  # fmt: skip
 def test_n5_default_truncated_and_padded(header: str, number: int, expected: Any) -> None:
     """Blocks of another shape than the chunk: the rest is the fill value, or is not wanted."""
     spec = spec_of("uint8", (2, 3), 9)
@@ -525,18 +493,15 @@ def test_n5_default_truncated_and_padded(header: str, number: int, expected: Any
     assert N5DefaultCodec().evolve(spec).decode(block, spec).tolist() == expected
 
 
-@pytest.mark.parametrize(
-    ("data", "reason"),
-    [
-        ("", "found 0 bytes"), ("00000002000000020000", "found 10 bytes"),
-        ("0001 0002 00000002 00000003 00000006 010203040506", "mode 1"),
-        ("0007 0002 00000002 00000003 010203040506", "mode 7"),
-        ("0000 0001 00000006 010203040506 0000", "1 dimensions"),
-        ("0000 0002 00000000 00000003", r"shape \("), ("0000 0002 ffffffff ffffffff 00", r"shape \("),
-        ("0000 0002 00000002 00000003 0102030405", "found 5 bytes"),
-        ("0000 0002 00000002 00000003 01020304050607", "found 7 bytes"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("data", "reason"), [
+    ("", "found 0 bytes"), ("00000002000000020000", "found 10 bytes"),
+    ("0001 0002 00000002 00000003 00000006 010203040506", "mode 1"),
+    ("0007 0002 00000002 00000003 010203040506", "mode 7"),
+    ("0000 0001 00000006 010203040506 0000", "1 dimensions"),
+    ("0000 0002 00000000 00000003", r"shape \("), ("0000 0002 ffffffff ffffffff 00", r"shape \("),
+    ("0000 0002 00000002 00000003 0102030405", "found 5 bytes"),
+    ("0000 0002 00000002 00000003 01020304050607", "found 7 bytes"),
+])  # fmt: skip
 def test_n5_default_not_a_block(data: str, reason: str) -> None:
     spec = spec_of("uint8", (2, 3))
     with pytest.raises(ChunkDecodeError, match=reason):
@@ -569,8 +534,6 @@ def test_n5_default_round_trips(data: st.DataObject) -> None:
         block = bytes(made.evolve(spec).encode(array, spec))
         assert block[4 + 4 * len(shape) :] == array.astype(spec.dtype.newbyteorder(">")).tobytes("F")
 
-
-# Documents that are refused
 
 PLAIN = {"offset": 0, "scale": 1}
 TO_INT8 = {"data_type": "int8"}
@@ -632,9 +595,6 @@ def test_documents_that_are_refused(name: str) -> None:
                 assert error.field.endswith("x" if "x" in configuration else "keepbits")
 
 
-# Arrays
-
-
 NAN_IS_255 = {"encode": [("NaN", 255)], "decode": [(255, "NaN")]}
 FILTERS: list[tuple[str, list[Any], Any, Any]] = [
     ("f8", [ScaleOffsetCodec(5, 0.5)], 5.0, lambda n: n * 2.0),
@@ -663,13 +623,10 @@ def test_arrays(dtype: str, filters: list[Any], fill: Any, make: Callable[[Any],
     check_array(make(np.arange(90).reshape(9, 10)).astype(dtype), fill, **options)
 
 
-@pytest.mark.parametrize(
-    ("serializer", "dtype"),
-    [
-        (PackBitsCodec(), "bool"), (PackBitsCodec("last_byte", last_bit=9), "int32"),
-        (N5DefaultCodec(), "int32"), (PackBitsCodec(), "int4"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("serializer", "dtype"), [
+    (PackBitsCodec(), "bool"), (PackBitsCodec("last_byte", last_bit=9), "int32"),
+    (N5DefaultCodec(), "int32"), (PackBitsCodec(), "int4"),
+])  # fmt: skip
 @pytest.mark.parametrize("shards", [None, (6, 4)])
 def test_arrays_of_bytes(serializer: Any, dtype: str, shards: Any) -> None:
     values = (np.arange(90).reshape(9, 10) % 7).astype(spec_of(dtype).dtype)
@@ -778,9 +735,6 @@ def test_no_configuration_breaks_anything(name: str, data: st.DataObject) -> Non
     assert (found.shape, found.dtype.newbyteorder("=")) == ((2, 3), spec.dtype)
 
 
-# Other libraries
-
-
 def zarr_python() -> Any:
     """zarr-python with these codecs."""
     zarr = pytest.importorskip("zarr")
@@ -834,13 +788,10 @@ FLOATING = [("f8", "f4"), ("u2", "f4"), ("f8", "f2")]
 
 
 @pytest.mark.parametrize("rounding", slow_but(ROUNDINGS, "nearest-even", "towards-zero"))
-@pytest.mark.parametrize(
-    ("source", "target", "out_of_range"),
-    [
-        *((*types, out) for types in WHOLE for out in (None, "clamp", "wrap")),
-        *((*types, out) for types in FLOATING for out in (None, "clamp")),  # Only integers wrap around.
-    ],
-)
+@pytest.mark.parametrize(("source", "target", "out_of_range"), [
+    *((*types, out) for types in WHOLE for out in (None, "clamp", "wrap")),
+    *((*types, out) for types in FLOATING for out in (None, "clamp")),  # Only integers wrap around.
+])  # fmt: skip
 def test_cast_value_with_zarr_python(
     tmp_path: Path, source: str, target: str, rounding: Any, out_of_range: Any
 ) -> None:

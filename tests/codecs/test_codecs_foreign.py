@@ -163,9 +163,6 @@ def test_codecs_of_other_packages_in_the_versions() -> None:
     assert "numcodecs.reversed_of_tests" in xzarr3.versions.versions()["codecs of other packages"]
 
 
-# imagecodecs
-
-
 @pytest.fixture(scope="module")
 def images() -> Any:
     of_zarr = pytest.importorskip("imagecodecs.zarr")

@@ -262,8 +262,7 @@ BOMBS: dict[str, tuple[Any, Callable[[], bytes]]] = {
     "blosc-lz4": ("blosc", lambda: _blosc("lz4")),
     "blosc-zstd": ("numcodecs.blosc", lambda: _blosc("zstd")),
     "conditional": (
-        ConditionalCodec(["zstd"]),
-        lambda: b"\1" + zstandard.ZstdCompressor(level=1).compress(ZEROS) * GIB,
+        ConditionalCodec(["zstd"]), lambda: b"\1" + zstandard.ZstdCompressor(level=1).compress(ZEROS) * GIB,
     ),
     "conditional-skipped": (ConditionalCodec(["zstd"]), lambda: b"\0" + ZEROS),
     "conditional-twice": (

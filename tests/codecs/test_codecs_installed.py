@@ -147,15 +147,11 @@ def test_nothing_is_imported_before_it_is_named(site: Path, tmp_path: Path) -> N
     assert printed == "3\nGzipCodec(level=5) set()\n"
 
 
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        slow("example.alias", "is not the codec 'example.alias'"),
-        slow("example.unfinished", "is not the codec"),
-        slow("example.no-codec", "is not the codec"), ("example.missing", "cannot be imported"),
-        slow("example.fails", "no luck today"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "reason"), [
+    slow("example.alias", "is not the codec 'example.alias'"), slow("example.unfinished", "is not the codec"),
+    slow("example.no-codec", "is not the codec"), ("example.missing", "cannot be imported"),
+    slow("example.fails", "no luck today"),
+])  # fmt: skip
 def test_packages_that_are_wrong(site: Path, name: str, reason: str) -> None:
     printed = run(site, name, code="""
         import json, sys, xzarr3

@@ -39,8 +39,6 @@ from xzarr3.codecs import (
 from xzarr3.codecs.numcodecs import from_numcodecs, to_numcodecs
 from xzarr3.codecs.pipeline import CodecChain
 
-# Chains, as version 2 of the format builds them
-
 
 def chain_of(
     shape: tuple[int, ...], dtype: Any, filters: Sequence[Mapping[str, Any]], compressor: Any, order: str
@@ -214,21 +212,14 @@ def test_delta_of_any_integers(data: st.DataObject) -> None:
     assert same_bits(chain.decode(chain.encode(native)), native)
 
 
-# What codecs say about the encoded chunk
-
-
-@pytest.mark.parametrize(
-    ("config", "dtype", "name", "fill"),
-    [
-        ({"id": "delta", "dtype": "<i4", "astype": "<i2"}, "i4", "int16", 7),
-        (SCALED | {"offset": 2, "scale": 10, "dtype": "<f8", "astype": "<i4"}, "f8", "int32", 50),
-        (SCALED | {"offset": 200, "scale": 10, "dtype": "<f8", "astype": "|u1"}, "f8", "uint8", None),
-        ({"id": "quantize", "digits": 1, "dtype": "<f8", "astype": "<f4"}, "f8", "float32", 7),
-        ({"id": "astype", "encode_dtype": "<f4", "decode_dtype": "<i4"}, "i4", "float32", 7),
-        ({"id": "bitround", "keepbits": 3}, "f4", "float32", 7), ({"id": "packbits"}, "?", "uint8", None),
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize(("config", "dtype", "name", "fill"), [
+    ({"id": "delta", "dtype": "<i4", "astype": "<i2"}, "i4", "int16", 7),
+    (SCALED | {"offset": 2, "scale": 10, "dtype": "<f8", "astype": "<i4"}, "f8", "int32", 50),
+    (SCALED | {"offset": 200, "scale": 10, "dtype": "<f8", "astype": "|u1"}, "f8", "uint8", None),
+    ({"id": "quantize", "digits": 1, "dtype": "<f8", "astype": "<f4"}, "f8", "float32", 7),
+    ({"id": "astype", "encode_dtype": "<f4", "decode_dtype": "<i4"}, "i4", "float32", 7),
+    ({"id": "bitround", "keepbits": 3}, "f4", "float32", 7), ({"id": "packbits"}, "?", "uint8", None),
+], ids=str)  # fmt: skip
 def test_encoded_chunks(config: Any, dtype: str, name: str, fill: Any) -> None:
     spec = spec_of(np.dtype(dtype), (3, 4), np.dtype(dtype).type(7))
     codec: Any = from_numcodecs(config)
@@ -250,16 +241,12 @@ def test_a_fill_value_that_cannot_be_encoded() -> None:
         assert after.data_type.name == "int32"
 
 
-@pytest.mark.parametrize(
-    ("config", "dtype"),
-    [
-        ({"id": "delta", "dtype": "<i4"}, "i2"), ({"id": "delta", "dtype": "<i4"}, "c8"),
-        ({"id": "delta", "dtype": "<f8"}, "c8"), ({"id": "bitround", "keepbits": 3}, "i4"),
-        ({"id": "bitround", "keepbits": 24}, "f4"), ({"id": "packbits"}, "u1"),
-        ({"id": "quantize", "digits": 1, "dtype": "<f8"}, "f4"),
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize(("config", "dtype"), [
+    ({"id": "delta", "dtype": "<i4"}, "i2"), ({"id": "delta", "dtype": "<i4"}, "c8"),
+    ({"id": "delta", "dtype": "<f8"}, "c8"), ({"id": "bitround", "keepbits": 3}, "i4"),
+    ({"id": "bitround", "keepbits": 24}, "f4"), ({"id": "packbits"}, "u1"),
+    ({"id": "quantize", "digits": 1, "dtype": "<f8"}, "f4"),
+], ids=str)  # fmt: skip
 def test_chunks_that_a_filter_does_not_fit(config: Any, dtype: str) -> None:
     with pytest.raises(MetadataError) as caught:
         CodecChain((from_numcodecs(config), BytesCodec()), spec_of(np.dtype(dtype), (4,)))
@@ -275,18 +262,14 @@ def test_values_that_cannot_be_cast() -> None:
     assert caught.value.codec == "numcodecs.astype"
 
 
-# Bytes to bytes
-
 COMPRESSORS: list[dict[str, Any]] = [
     {"id": "zlib"}, {"id": "zlib", "level": 9}, {"id": "zlib", "level": 0}, {"id": "zlib", "level": -1},
-    {"id": "gzip"}, {"id": "gzip", "level": 9}, {"id": "gzip", "level": -1},
-    {"id": "bz2"}, {"id": "bz2", "level": 9},
-    {"id": "lzma"}, {"id": "lzma", "preset": 0}, {"id": "lzma", "format": 2}, {"id": "lzma", "check": 0},
-    {"id": "lzma", "format": 1, "check": 1, "preset": None, "filters": None},
-    {"id": "lz4"}, {"id": "lz4", "acceleration": 10},
-    {"id": "zstd"}, {"id": "zstd", "level": 9}, {"id": "zstd", "level": -3},
-    {"id": "zstd", "level": 1, "checksum": True},
-    {"id": "blosc"}, {"id": "blosc", "cname": "zstd", "clevel": 1, "shuffle": 2, "blocksize": 0},
+    {"id": "gzip"}, {"id": "gzip", "level": 9}, {"id": "gzip", "level": -1}, {"id": "bz2"},
+    {"id": "bz2", "level": 9}, {"id": "lzma"}, {"id": "lzma", "preset": 0}, {"id": "lzma", "format": 2},
+    {"id": "lzma", "check": 0}, {"id": "lzma", "format": 1, "check": 1, "preset": None, "filters": None},
+    {"id": "lz4"}, {"id": "lz4", "acceleration": 10}, {"id": "zstd"}, {"id": "zstd", "level": 9},
+    {"id": "zstd", "level": -3}, {"id": "zstd", "level": 1, "checksum": True}, {"id": "blosc"},
+    {"id": "blosc", "cname": "zstd", "clevel": 1, "shuffle": 2, "blocksize": 0},
     {"id": "blosc", "cname": "zlib", "shuffle": 0}, {"id": "blosc", "shuffle": -1, "blocksize": 512},
     {"id": "shuffle"}, {"id": "shuffle", "elementsize": 2}, {"id": "shuffle", "elementsize": 1},
     {"id": "shuffle", "elementsize": 0},
@@ -395,8 +378,6 @@ def test_bytes_that_cannot_be_encoded() -> None:
     with pytest.raises(ChunkEncodeError):
         coder({"id": "lzma", "format": 2, "check": 4}).encode(b"1234")
 
-
-# Configurations
 
 CONFIGS: list[dict[str, Any]] = [
     *COMPRESSORS, *CHECKSUMS, {"id": "delta", "dtype": ">i4", "astype": ">i2"},
@@ -547,8 +528,6 @@ def test_configurations_that_are_not_valid(config: Any) -> None:
                 codec_from_json({"name": f"numcodecs.{config['id']}", "configuration": fields})
             assert str(caught.value.field).startswith("configuration.")
 
-
-# Libraries that need not be installed
 
 PCODECS: list[dict[str, Any]] = [
     {"id": "pcodec"},

@@ -172,8 +172,6 @@ def test_only_inner_chunks_that_hold_something_are_stored() -> None:
     assert array.store.get("c/0/0") is None
 
 
-# Indexes that cannot be true
-
 NONE = 2**64 - 1
 LIES = {
     # From the size of an inner chunk and that of the shard, the entry of the last inner chunk.
@@ -316,8 +314,6 @@ def test_small_shards_that_claim_much_take_little_memory(store: xzarr3.Store) ->
     giant = stored(document, {"c/0": bytes(1000)})
     assert "index" in refused_within(MIB, giant.get).reason
 
-
-# Any index, against what numpy makes of it
 
 LENGTH = 4
 """Elements of an inner chunk; a shard has four of them."""

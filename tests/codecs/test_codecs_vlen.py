@@ -64,9 +64,6 @@ def vlen(items: list[bytes], number: int | None = None) -> bytes:
     return head + b"".join(struct.pack("<I", len(item)) + item for item in items)
 
 
-# vlen-utf8 and vlen-bytes
-
-
 CODECS: dict[str, Any] = {"string": VLenUTF8Codec(), "bytes": VLenBytesCodec()}
 PEERS = {"string": numcodecs.VLenUTF8(), "bytes": numcodecs.VLenBytes()}
 ITEMS: dict[str, st.SearchStrategy[Any]] = {
@@ -115,19 +112,14 @@ def test_any_elements(name: str, data: st.DataObject) -> None:
     assert PEERS[name].decode(ours).tolist() == flat.decode(theirs).tolist() == items
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        b"", b"\2", b"\2\0\0", b"\2\0\0\0", vlen([b"a"], 2), vlen([b"a"]), vlen([b"a", b"b", b"c"]),
-        vlen([b"a", b"b", b"c"], 2), vlen([b"a", b"b"], 3), vlen([b"a", b"b"])[:-1],
-        vlen([b"a", b"b"]) + b"\0",
-        vlen([b"a", b"b"]) + bytes(4), vlen([b"a", b""])[:-1], vlen([b"a"], 2) + struct.pack("<I", 2**32 - 1),
-        vlen([b"a"], 2) + struct.pack("<I", 36), vlen([b"a"], 2) + struct.pack("<I", 32),
-        vlen([b"a"], 2) + struct.pack("<I", 5) + b"four", vlen([b"x" * 32, b"y" * 32], 2**32 - 1),
-        struct.pack(">I", 2) + vlen([b"a", b"b"])[4:],
-    ],
-    ids=repr,
-)  # fmt: skip
+@pytest.mark.parametrize("bad", [
+    b"", b"\2", b"\2\0\0", b"\2\0\0\0", vlen([b"a"], 2), vlen([b"a"]), vlen([b"a", b"b", b"c"]),
+    vlen([b"a", b"b", b"c"], 2), vlen([b"a", b"b"], 3), vlen([b"a", b"b"])[:-1], vlen([b"a", b"b"]) + b"\0",
+    vlen([b"a", b"b"]) + bytes(4), vlen([b"a", b""])[:-1], vlen([b"a"], 2) + struct.pack("<I", 2**32 - 1),
+    vlen([b"a"], 2) + struct.pack("<I", 36), vlen([b"a"], 2) + struct.pack("<I", 32),
+    vlen([b"a"], 2) + struct.pack("<I", 5) + b"four", vlen([b"x" * 32, b"y" * 32], 2**32 - 1),
+    struct.pack(">I", 2) + vlen([b"a", b"b"])[4:],
+], ids=repr)  # fmt: skip
 @pytest.mark.parametrize("name", CODECS)
 def test_chunks_that_are_not_valid(name: str, bad: bytes) -> None:
     chain = CodecChain((CODECS[name],), spec_of(parse_dtype(name), (2,)))
@@ -200,8 +192,7 @@ def test_chains_that_do_not_fit() -> None:
     for codecs, data_type in (
         ((BytesCodec(),), STRING), ((BytesCodec(),), BYTES), ((BytesCodec(None),), STRING),
         ((VLenUTF8Codec(),), INT), ((VLenUTF8Codec(),), BYTES), ((VLenBytesCodec(),), STRING),
-        ((Json2Codec(),), BYTES), ((Json2Codec(),), INT),
-        ((DeltaCodec("<i8"), VLenBytesCodec()), BYTES),
+        ((Json2Codec(),), BYTES), ((Json2Codec(),), INT), ((DeltaCodec("<i8"), VLenBytesCodec()), BYTES),
         ((AsTypeCodec("U5", "<i8"), VLenUTF8Codec()), STRING),
         ((ShardingCodec((1,), (BytesCodec(),)),), STRING),
     ):  # fmt: skip
@@ -227,8 +218,6 @@ def test_elements_of_no_fixed_size_are_not_regrouped(name: str) -> None:
     chain = CodecChain((CODECS[name], BloscCodec(), ShuffleCodec()), spec_of(name, (2,)))
     assert chain.codecs[1:] == (BloscCodec(shuffle="bitshuffle", typesize=1), ShuffleCodec(1))
 
-
-# Arrays
 
 LAYOUTS: list[dict[str, Any]] = [
     {"chunks": (2, 3)},
@@ -276,9 +265,6 @@ def test_with_zarr_python(name: str, layout: Any, tmp_path: Path) -> None:
     assert xzarr3.open_array(tmp_path / "theirs")[...].tolist() == expected.tolist()
 
 
-# json2
-
-
 def test_text_as_json() -> None:
     values = objects(TEXT).astype(ARRAY_TYPE)
     chain = CodecChain((Json2Codec(),), spec_of(STRING, (2, 3)))
@@ -291,20 +277,14 @@ def test_text_as_json() -> None:
             CodecChain((Json2Codec(),), spec_of(STRING, (2,))).decode(bad)
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        b"", b"5", b"{}", b"[]", b'["|O",[2,2]]', b'[[1,2],[3,4],"|O"]', b'[[1,2],[3,4],"|O",[2,2]', b"\xff",
-        b'[[1,2],[3,4],"|O",[4]]', b'[[1,2],[3,4],"|O",[2,3]]', b'[[1,2],[3],"|O",[2,2]]',
-        b'[[1,2],5,"|O",[2,2]]',
-        b'[[1,2],"ab","|O",[2,2]]', b'[[1,2],[3,4],[5,6],"|O",[2,2]]', b'[[1,2],[3,4],"|O",2]',
-        b'[[1,2],[3,4],"|O",[2,2]]x', b"[" * 100_000,
-        b"[[" + b"1" * 5000 + b",1],[1,1]]",
-        b'[[1,2],[3,4],"|O",[2,2.5]]', b'[[1,2],[3,4,5],"|O",[2,2]]',
-        b"[" * 20_000 + b"]" * 20_000, '[[1,2],[3,4],"|O",[2,2]]'.encode("utf-16"),
-    ],
-    ids=lambda bad: repr(bad[:30]),
-)  # fmt: skip
+@pytest.mark.parametrize("bad", [
+    b"", b"5", b"{}", b"[]", b'["|O",[2,2]]', b'[[1,2],[3,4],"|O"]', b'[[1,2],[3,4],"|O",[2,2]', b"\xff",
+    b'[[1,2],[3,4],"|O",[4]]', b'[[1,2],[3,4],"|O",[2,3]]', b'[[1,2],[3],"|O",[2,2]]',
+    b'[[1,2],5,"|O",[2,2]]', b'[[1,2],"ab","|O",[2,2]]', b'[[1,2],[3,4],[5,6],"|O",[2,2]]',
+    b'[[1,2],[3,4],"|O",2]', b'[[1,2],[3,4],"|O",[2,2]]x', b"[" * 100_000,
+    b"[[" + b"1" * 5000 + b",1],[1,1]]", b'[[1,2],[3,4],"|O",[2,2.5]]', b'[[1,2],[3,4,5],"|O",[2,2]]',
+    b"[" * 20_000 + b"]" * 20_000, '[[1,2],[3,4],"|O",[2,2]]'.encode("utf-16"),
+], ids=lambda bad: repr(bad[:30]))  # fmt: skip
 def test_json_that_is_not_valid(bad: bytes) -> None:
     chain = CodecChain((Json2Codec(),), spec_of(STRING, (2, 2)))
     with pytest.raises(ChunkDecodeError) as caught:
@@ -320,20 +300,12 @@ def test_objects_that_are_no_text() -> None:
             Json2Codec().decode(data, spec)
 
 
-# Elements with a byte order, in parts or not at all
-
-
 @pytest.mark.parametrize("endian", ["little", "big"])
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        "?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "U4", "S5", "V3",
-        "M8[ns]", "m8[10s]", "m8",
-        [("a", "i4"), ("b", "S3")], [("a", "u1"), ("b", "S3")],
-        [("a", "f8"), ("b", [("c", "U2"), ("d", "M8[s]")]), ("e", "i2")],
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("dtype", [
+    "?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16", "U4", "S5", "V3",
+    "M8[ns]", "m8[10s]", "m8", [("a", "i4"), ("b", "S3")], [("a", "u1"), ("b", "S3")],
+    [("a", "f8"), ("b", [("c", "U2"), ("d", "M8[s]")]), ("e", "i2")],
+], ids=str)  # fmt: skip
 def test_bytes_of_any_dtype(dtype: Any, endian: str) -> None:
     native = np.dtype(dtype)
     data_type = parse_dtype(native)
@@ -361,15 +333,11 @@ def test_bytes_of_any_dtype(dtype: Any, endian: str) -> None:
 
 
 @pytest.mark.parametrize("size", [6, 2**20])
-@pytest.mark.parametrize(
-    "after",
-    [
-        (BytesCodec(None),), (BytesCodec(None), ZstdCodec()), (BytesCodec(None), BloscCodec()),
-        (BytesCodec(None), GzipCodec(), Crc32cCodec()), (TransposeCodec((0,)), BytesCodec(None)),
-        (parse_codec({"id": "astype", "encode_dtype": "|b1", "decode_dtype": "|b1"}), BytesCodec(None)),
-    ],
-    ids=["bytes", "zstd", "blosc", "gzip+crc32c", "transpose", "astype"],
-)  # fmt: skip
+@pytest.mark.parametrize("after", [
+    (BytesCodec(None),), (BytesCodec(None), ZstdCodec()), (BytesCodec(None), BloscCodec()),
+    (BytesCodec(None), GzipCodec(), Crc32cCodec()), (TransposeCodec((0,)), BytesCodec(None)),
+    (parse_codec({"id": "astype", "encode_dtype": "|b1", "decode_dtype": "|b1"}), BytesCodec(None)),
+], ids=["bytes", "zstd", "blosc", "gzip+crc32c", "transpose", "astype"])  # fmt: skip
 def test_truth_values_are_0_or_1(after: tuple[Any, ...], size: int) -> None:
     """Any other byte means true, as it does to those who store a mask of 0 and 255."""
     octets = np.resize(np.array([0, 1, 2, 0, 255, 128], "u1"), size)

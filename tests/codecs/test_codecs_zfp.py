@@ -120,41 +120,34 @@ def test_numbers_without_a_sign(dtype: str) -> None:
     assert codec.decode(below, spec).tolist() == [0, 5, 6]
 
 
-@pytest.mark.parametrize(
-    "configuration",
-    [
-        {}, {"mode": 4}, {"mode": "fast"}, {"mode": "fixed_rate"}, {"mode": "fixed_precision"},
-        {"mode": "fixed_accuracy"}, {"mode": "reversible", "rate": 1},
-        *({"mode": "fixed_rate", "rate": rate} for rate in (0, 65, "8", float("nan"))),
-        {"mode": "fixed_rate", "rate": 8, "precision": 8},
-        *({"mode": "fixed_precision", "precision": precision} for precision in (-1, 1.5)),
-        *({"mode": "fixed_accuracy", "tolerance": tolerance} for tolerance in (-0.1, 10**400)),
-        {"mode": "expert", "minbits": 1, "maxbits": 13, "maxprec": 19, "minexp": -1074},
-        {"mode": "reversible", "write_header": True},
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("configuration", [
+    {}, {"mode": 4}, {"mode": "fast"}, {"mode": "fixed_rate"}, {"mode": "fixed_precision"},
+    {"mode": "fixed_accuracy"}, {"mode": "reversible", "rate": 1},
+    *({"mode": "fixed_rate", "rate": rate} for rate in (0, 65, "8", float("nan"))),
+    {"mode": "fixed_rate", "rate": 8, "precision": 8},
+    *({"mode": "fixed_precision", "precision": precision} for precision in (-1, 1.5)),
+    *({"mode": "fixed_accuracy", "tolerance": tolerance} for tolerance in (-0.1, 10**400)),
+    {"mode": "expert", "minbits": 1, "maxbits": 13, "maxprec": 19, "minexp": -1074},
+    {"mode": "reversible", "write_header": True},
+], ids=str)  # fmt: skip
 def test_configurations_that_are_not_valid(configuration: dict[str, Any]) -> None:
     with pytest.raises(MetadataError, match="zfp"):
         codec_from_json({"name": "zfp", "configuration": configuration})
 
 
-@pytest.mark.parametrize(
-    ("configuration", "options", "reason"),
-    [
-        ({}, {"shape": (1,) * 5}, "cannot encode chunks of this shape"),
-        ({}, {"shape": (1, 1, 1, 5000)}, "cannot encode chunks of this shape"),
-        *(({}, {"dtype": name}, f"cannot encode data type '{name}'")
-          for name in ("complex64", "bool", "string")),
-        ({}, {"zarr_format": 2}, "zfp"),  # Version 2 has zfpy instead.
-        ({"mode": "fixed_accuracy", "tolerance": 1}, {"dtype": "int32"}, "not possible for integers"),
-        # zfp itself would write beyond the end of its memory.
-        ({"mode": "fixed_rate", "rate": 2}, {}, "8 bits are too few for a block"),
-        ({"mode": "fixed_rate", "rate": 0.7}, {"dtype": "float64", "shape": (4, 4)},
-         "at least 12 bits for a block of 'float64'"),
-        ({"mode": "fixed_rate", "rate": 0.1}, {"dtype": "int32"}, "0 bits are too few for a block"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("configuration", "options", "reason"), [
+    ({}, {"shape": (1,) * 5}, "cannot encode chunks of this shape"),
+    ({}, {"shape": (1, 1, 1, 5000)}, "cannot encode chunks of this shape"),
+    *(({}, {"dtype": name}, f"cannot encode data type '{name}'")
+      for name in ("complex64", "bool", "string")),
+    ({}, {"zarr_format": 2}, "zfp"),  # Version 2 has zfpy instead.
+    ({"mode": "fixed_accuracy", "tolerance": 1}, {"dtype": "int32"}, "not possible for integers"),
+    # zfp itself would write beyond the end of its memory.
+    ({"mode": "fixed_rate", "rate": 2}, {}, "8 bits are too few for a block"),
+    ({"mode": "fixed_rate", "rate": 0.7}, {"dtype": "float64", "shape": (4, 4)},
+     "at least 12 bits for a block of 'float64'"),
+    ({"mode": "fixed_rate", "rate": 0.1}, {"dtype": "int32"}, "0 bits are too few for a block"),
+])  # fmt: skip
 def test_chunks_that_do_not_fit(configuration: dict[str, Any], options: dict[str, Any], reason: str) -> None:
     with pytest.raises(MetadataError, match=reason):
         array_of(ZfpCodec(**configuration), **{"dtype": "float32", "shape": (4,), **options})
@@ -198,9 +191,6 @@ def test_any_bytes(data: bytes, shape: tuple[int, ...], dtype: str, configuratio
     if attempt(lambda: codec.check(spec), MetadataError)[1] is None:
         found, error = attempt(lambda: codec.decode(data, spec), ChunkDecodeError)
         assert error is not None or (found.shape, found.dtype) == (shape, np.dtype(dtype))
-
-
-# What a mode that loses something would make of values that stand beside others
 
 
 LOSSY: list[Any] = [

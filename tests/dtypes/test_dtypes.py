@@ -38,9 +38,6 @@ def bits(scalar: np.generic) -> str:
     return scalar.tobytes()[::-1].hex()
 
 
-# Names
-
-
 def test_specifications_that_are_refused() -> None:
     unnamed: list[Any] = [np.longdouble, "<c32", "V0"]
     for spec in unnamed:
@@ -85,9 +82,6 @@ def test_there_are_three_formats(name: str, zarr_format: Any) -> None:
             call()
 
 
-# Byte order
-
-
 @pytest.mark.parametrize("name", [name for name in NUMERIC if native(name).itemsize > 1])
 def test_byte_order_is_part_of_a_type(name: str) -> None:
     cls = type(parse_dtype(name))
@@ -112,21 +106,14 @@ def test_byte_order_is_part_of_a_type(name: str) -> None:
         cls(endianness=">")
 
 
-# Version 2
-
-
-@pytest.mark.parametrize(
-    ("name", "spellings"),
-    [  # The first one is written.
-        ("bool", ["|b1", "<b1", ">b1", "b1", "?", "|?", "bool"]),
-        ("int8", ["|i1", "<i1", ">i1", "i1", "int8"]),
-        ("uint8", ["|u1", ">u1", "u1", "uint8"]), ("int16", ["<i2", "i2", "=i2", "int16"]),
-        ("uint64", ["<u8", "u8", "uint64"]), ("float16", ["<f2", "f2", "float16"]),
-        ("float64", ["<f8", "f8", "=f8", "float64"]), ("complex64", ["<c8", "c8", "complex64"]),
-        ("complex128", ["<c16", "c16"]), ("V3", ["|V3", "V3", "<V3", ">V3"]),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "spellings"), [  # The first one is written.
+    ("bool", ["|b1", "<b1", ">b1", "b1", "?", "|?", "bool"]),
+    ("int8", ["|i1", "<i1", ">i1", "i1", "int8"]),
+    ("uint8", ["|u1", ">u1", "u1", "uint8"]), ("int16", ["<i2", "i2", "=i2", "int16"]),
+    ("uint64", ["<u8", "u8", "uint64"]), ("float16", ["<f2", "f2", "float16"]),
+    ("float64", ["<f8", "f8", "=f8", "float64"]), ("complex64", ["<c8", "c8", "complex64"]),
+    ("complex128", ["<c16", "c16"]), ("V3", ["|V3", "V3", "<V3", ">V3"]),
+], ids=lambda value: value if isinstance(value, str) else "")  # fmt: skip
 @pytest.mark.skipif(sys.byteorder == "big", reason="what has no sign is in the order of the machine")
 def test_version_2_spells_as_numpy_does(name: str, spellings: list[str]) -> None:
     data_type = parse_dtype(name)
@@ -154,26 +141,20 @@ def test_unknown_spellings_of_version_2() -> None:
         assert caught.value.accepted
 
 
-@pytest.mark.parametrize(
-    ("name", "forms", "value"),
-    [
-        ("bool", [True, 1], True), ("bool", [False, 0], False), ("int16", [7, 7.0, "7", "+7"], 7),
-        ("int64", ["-9223372036854775808", -(2**63)], -(2**63)),
-        ("uint64", [2**64 - 1, "18446744073709551615"], 2**64 - 1),
-        ("float32", [1, 1.0, "1", "1.0", "1e0", ".1e1", "+1"], 1.0), ("float64", [-0.0, "-0.0"], -0.0),
-        ("float16", ["Infinity"], np.inf), ("float64", ["-Infinity"], -np.inf),
-        ("complex64", [[1, 2], [1.0, 2.0], ["1", "2e0"]], 1 + 2j), ("complex128", [3, 3.0, [3, 0]], 3),
-        ("r24", [0, "", "AAAA", 0.0], b"\0\0\0"), ("r24", ["AQL/"], b"\1\2\xff"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "forms", "value"), [
+    ("bool", [True, 1], True), ("bool", [False, 0], False), ("int16", [7, 7.0, "7", "+7"], 7),
+    ("int64", ["-9223372036854775808", -(2**63)], -(2**63)),
+    ("uint64", [2**64 - 1, "18446744073709551615"], 2**64 - 1),
+    ("float32", [1, 1.0, "1", "1.0", "1e0", ".1e1", "+1"], 1.0), ("float64", [-0.0, "-0.0"], -0.0),
+    ("float16", ["Infinity"], np.inf), ("float64", ["-Infinity"], -np.inf),
+    ("complex64", [[1, 2], [1.0, 2.0], ["1", "2e0"]], 1 + 2j), ("complex128", [3, 3.0, [3, 0]], 3),
+    ("r24", [0, "", "AAAA", 0.0], b"\0\0\0"), ("r24", ["AQL/"], b"\1\2\xff"),
+], ids=lambda value: value if isinstance(value, str) else "")  # fmt: skip
 def test_fill_values_of_version_2(name: str, forms: list[Any], value: Any) -> None:
     expected = np.array(np.void(value) if name[0] == "r" else value, native(name))
     for form in forms:
         assert parse_dtype(name).from_json_scalar(form, zarr_format=2).tobytes() == expected.tobytes()
 
-
-# Fill values: the forms that the text permits, against bits written by hand
 
 GOLDEN: dict[str, list[tuple[Any, str]]] = {
     "bool": [(False, "00"), (True, "01")],
@@ -254,8 +235,6 @@ def test_any_fill_value_survives_document_and_store(data: st.DataObject) -> None
         assert array[...].tobytes() == 2 * fill.tobytes()
 
 
-# Fill values: what the texts do not permit
-
 NOT_PERMITTED: dict[str, list[Any]] = {
     "bool": [None, 0, 1, 0.0, "true", "false", [], [True], {}],
     "float16": [None, True, "nan", "inf", "+Infinity", "0x7e0", "0x7e000", "7e00", "0x7g00", [1], {}, "1.0"],
@@ -310,9 +289,6 @@ def test_forms_that_are_not_permitted(name: str) -> None:
         with pytest.raises(DataTypeValidationError, match=name) as caught:
             parse_dtype(name).from_json_scalar(form, zarr_format=2)
         assert caught.value.accepted
-
-
-# Casts: what a user passes as a fill value
 
 
 @settings(max_examples=400)

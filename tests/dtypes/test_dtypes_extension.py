@@ -53,8 +53,6 @@ def struct_json(*fields: tuple[str, Any]) -> dict[str, Any]:
     return codec("struct", fields=[{"name": name, "data_type": data_type} for name, data_type in fields])
 
 
-# The JSON of both versions, by hand
-
 POINT = Struct((("x", Float32(endianness="big")), ("flag", Int8())))
 GOLDEN: list[tuple[ZDType, Any, Any, Any]] = [
     (FixedLengthUTF32(3, endianness="little"), "<U3", None, sized("fixed_length_utf32", 12)),
@@ -92,16 +90,12 @@ def test_json_of_both_versions(data_type: ZDType, name: Any, codec: Any, spec: A
             assert parse_dtype(name, zarr_format=2) == data_type
 
 
-@pytest.mark.parametrize(
-    ("data_type", "spec"),
-    [
-        *((parse_dtype(name), name) for name in ("bool", "uint8", "int64", "float16", "complex64", "r24")),
-        (RawBytes(3), "r24"),
-        (DateTime64("ns"), {"extension": DRAFT_URI, "type": "<M8[ns]", "fallback": "int64"}),
-        (TimeDelta64("D", endianness="big"), {"extension": DRAFT_URI, "type": "<m8[D]", "fallback": "int64"}),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("data_type", "spec"), [
+    *((parse_dtype(name), name) for name in ("bool", "uint8", "int64", "float16", "complex64", "r24")),
+    (RawBytes(3), "r24"),
+    (DateTime64("ns"), {"extension": DRAFT_URI, "type": "<M8[ns]", "fallback": "int64"}),
+    (TimeDelta64("D", endianness="big"), {"extension": DRAFT_URI, "type": "<m8[D]", "fallback": "int64"}),
+], ids=str)  # fmt: skip
 def test_to_json_of_the_draft(data_type: ZDType, spec: Any) -> None:
     assert data_type.to_json("3-draft") == spec
     assert registry.match_json(spec, zarr_format="3-draft").to_json("3-draft") == spec
@@ -110,54 +104,45 @@ def test_to_json_of_the_draft(data_type: ZDType, spec: Any) -> None:
     assert json.loads(bytes(store.get("meta/a.array.json")))["data_type"] == spec
 
 
-@pytest.mark.parametrize(
-    "spec",
-    [
-        "fixed_length_utf32", sized("fixed_length_utf32", 3), sized("fixed_length_utf32", 0),
-        sized("fixed_length_utf32", 2**31), sized("fixed_length_utf32", -4), sized("raw_bytes", 0),
-        sized("raw_bytes", 10**9), sized("null_terminated_bytes", "5"), sized("null_terminated_bytes", 5.0),
-        sized("null_terminated_bytes", True), {"name": "raw_bytes", "configuration": {}},
-        {"name": "raw_bytes", "configuration": {"length_bytes": 3, "x": 1}},
-        "numpy.datetime64", time_json("datetime", "x", 1), time_json("datetime", "s", 0),
-        time_json("datetime", "s", 2**31), time_json("datetime", "s", 1.0), time_json("timedelta", "s", True),
-        time_json("timedelta", "", 1), codec("numpy.datetime64", unit="s"),
-        codec("numpy.datetime64", unit="s", scale_factor=1, x=1),
-        codec("numpy.datetime64", unit=["s"], scale_factor=1),
-        "struct", struct_json(), struct_json(("", "int8")), struct_json(("a", "int8"), ("a", "int8")),
-        struct_json(("a", "string")), struct_json(("a", "bytes")), struct_json(("a", "nothing")),
-        struct_json(("a", 5)), struct_json((5, "int8")), struct_json(("\ud800", "int8")),  # type: ignore[arg-type]
-        struct_json(("a", struct_json(("b", "string")))),
-        struct_json(("a", "r999999992"), ("b", "r999999992")),
-        codec("struct", fields={"a": "int8"}), codec("struct", fields=[["a", "int8", [2]]]),
-        codec("struct", fields=[{"name": "a"}]),
-        codec("struct", fields=[{"name": "a", "data_type": "int8", "x": 1}]),
-        {"name": "string", "configuration": {"x": 1}}, {"name": "bytes", "configuration": {"x": 1}}, "int1",
-        "float8", "complex_float16",
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("spec", [
+    "fixed_length_utf32", sized("fixed_length_utf32", 3), sized("fixed_length_utf32", 0),
+    sized("fixed_length_utf32", 2**31), sized("fixed_length_utf32", -4), sized("raw_bytes", 0),
+    sized("raw_bytes", 10**9), sized("null_terminated_bytes", "5"), sized("null_terminated_bytes", 5.0),
+    sized("null_terminated_bytes", True), {"name": "raw_bytes", "configuration": {}},
+    {"name": "raw_bytes", "configuration": {"length_bytes": 3, "x": 1}},
+    "numpy.datetime64", time_json("datetime", "x", 1), time_json("datetime", "s", 0),
+    time_json("datetime", "s", 2**31), time_json("datetime", "s", 1.0), time_json("timedelta", "s", True),
+    time_json("timedelta", "", 1), codec("numpy.datetime64", unit="s"),
+    codec("numpy.datetime64", unit="s", scale_factor=1, x=1),
+    codec("numpy.datetime64", unit=["s"], scale_factor=1),
+    "struct", struct_json(), struct_json(("", "int8")), struct_json(("a", "int8"), ("a", "int8")),
+    struct_json(("a", "string")), struct_json(("a", "bytes")), struct_json(("a", "nothing")),
+    struct_json(("a", 5)), struct_json((5, "int8")), struct_json(("\ud800", "int8")),  # type: ignore[arg-type]
+    struct_json(("a", struct_json(("b", "string")))),
+    struct_json(("a", "r999999992"), ("b", "r999999992")),
+    codec("struct", fields={"a": "int8"}), codec("struct", fields=[["a", "int8", [2]]]),
+    codec("struct", fields=[{"name": "a"}]),
+    codec("struct", fields=[{"name": "a", "data_type": "int8", "x": 1}]),
+    {"name": "string", "configuration": {"x": 1}}, {"name": "bytes", "configuration": {"x": 1}}, "int1",
+    "float8", "complex_float16",
+], ids=str)  # fmt: skip
 def test_what_version_3_does_not_say(spec: Any) -> None:
     with pytest.raises(MetadataError) as caught:
         registry.match_json(spec, zarr_format=3)
     assert type(caught.value) in (DataTypeValidationError, UnknownExtensionError)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ([["a", "<i2", 2]], "not a field"), ([["a", "<i2", [2], 1]], "not a field"),
-        *(([["a", "<i2", shape]], "holds arrays")
-          for shape in ([0], [-1], [2.0], [True], ["2"], [None], [[2]], [1] * 17)),
-        ([["a", "<i2", [2**40]]], "holds arrays"),
-        ([["a"]], "fields.0"), ([5], "fields.0"), ([], "at least one field"),
-        ([["", "<i2"]], "name of a field"),
-        ([["a", "<i2"], ["a", "<i2"]], "name of a field"), ([["a", "|O"]], "fields.a.*codec"),
-        ([["a", "x"]], "fields.a.*unknown"), ([["a", [["b", "x"]]]], "fields.a.fields.b.*unknown"),
-        ([[["title", "a"], "<i2"]], "fields.0"), ([["a", 5]], "fields.a"), ("|S0", "length"),
-        ([["a", "<i2"], 5], "fields.1"),
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "words"), [
+    ([["a", "<i2", 2]], "not a field"), ([["a", "<i2", [2], 1]], "not a field"),
+    *(([["a", "<i2", shape]], "holds arrays")
+      for shape in ([0], [-1], [2.0], [True], ["2"], [None], [[2]], [1] * 17)),
+    ([["a", "<i2", [2**40]]], "holds arrays"), ([["a"]], "fields.0"), ([5], "fields.0"),
+    ([], "at least one field"), ([["", "<i2"]], "name of a field"),
+    ([["a", "<i2"], ["a", "<i2"]], "name of a field"), ([["a", "|O"]], "fields.a.*codec"),
+    ([["a", "x"]], "fields.a.*unknown"), ([["a", [["b", "x"]]]], "fields.a.fields.b.*unknown"),
+    ([[["title", "a"], "<i2"]], "fields.0"), ([["a", 5]], "fields.a"), ("|S0", "length"),
+    ([["a", "<i2"], 5], "fields.1"),
+], ids=str)  # fmt: skip
 def test_what_version_2_does_not_say(name: Any, words: str) -> None:
     with pytest.raises(MetadataError, match=words) as caught:
         registry.match_json({"name": name, "object_codec_id": None}, zarr_format=2)
@@ -181,8 +166,6 @@ def test_the_older_struct_is_read_and_not_written() -> None:
     scalar = data_type.from_json_scalar("AACAPwIBBQAAAAAAAAA=", zarr_format=3)
     assert data_type.to_json_scalar(scalar, zarr_format=3) == {"x": 1.0, "p": {"y": 258}, "t": 5}
 
-
-# Fill values, by hand
 
 SCALARS: list[tuple[ZDType, list[Any], list[Any], Any]] = [
     (FixedLengthUTF32(3), ["aé日"], ["aé日"], np.str_("aé日")),
@@ -264,8 +247,6 @@ def test_forms_of_scalars_that_are_not_permitted(data_type: ZDType, forms: list[
             data_type.from_json_scalar(form, zarr_format=2)
 
 
-# What arrays and scalars of text and bytes hold
-
 NULLABLE = np.dtypes.StringDType(na_object=None)
 WORDS = np.array(["abc", "é", ""], "U3")
 STRINGS = np.array(["abc", "é\0", ""], np.dtypes.StringDType())
@@ -290,14 +271,12 @@ HELD: dict[str, tuple[ZDType, Any, list[Any], list[Any]]] = {
          np.array(["a", None], NULLABLE), np.array([True]), np.array(["\ud800"])],
     ),
     "S3": (
-        NullTerminatedBytes(3), CODES,
-        [[b"abc", b"\xff\0", b"\0"], CODES.astype("S9"), CODES.astype(object)],
+        NullTerminatedBytes(3), CODES, [[b"abc", b"\xff\0", b"\0"], CODES.astype("S9"), CODES.astype(object)],
         [[b"abcd"], np.array([b"abcd"]), ["abcd"], ["é"], [1], [None], np.array([1]), np.array(["é"]),
          [b"a", 1]],
     ),
     "bytes": (
-        VariableLengthBytes(), BLOBS,
-        [[b"a\0", b""], [bytearray(b"a\0"), np.bytes_(b"")]],
+        VariableLengthBytes(), BLOBS, [[b"a\0", b""], [bytearray(b"a\0"), np.bytes_(b"")]],
         [["a"], [1], [None], np.array(["a"]), np.arange(3), [b"a", "b"], np.array([b"a", None], object)],
     ),
     **{
@@ -386,9 +365,6 @@ def test_strings_that_are_all_the_same(fill: str, shape: tuple[int, ...]) -> Non
     if array.size > 2:
         array.reshape(-1)[1] = "x"
         assert not data_type.holds_only(array, fill)
-
-
-# Times
 
 
 @pytest.mark.parametrize("spelling", ["us", "μs", "\u00b5s"])
@@ -525,9 +501,6 @@ def test_units_of_nothing_convert_to_none() -> None:
             data_type.cast_array(values)
 
 
-# Structs
-
-
 def test_values_that_structs_hold() -> None:
     inner = Struct((("a", Int16()), ("t", DateTime64("s"))))
     data_type = Struct((("x", Float32()), ("p", inner), ("s", NullTerminatedBytes(2))))
@@ -600,9 +573,6 @@ def test_structs_are_checked_when_they_are_made() -> None:
             Struct(fields)  # type: ignore[arg-type]
     assert Struct([["a", Int8()]]) == Struct((("a", Int8()),))  # type: ignore[arg-type, list-item]
     json.dumps(Struct((("é", Int32()),)).to_json(3))
-
-
-# Casts between numbers and what is none
 
 
 @pytest.mark.parametrize("name", ["bool", "int8", "float32", "complex64"])

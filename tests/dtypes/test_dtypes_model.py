@@ -63,9 +63,6 @@ def names_nan(form: Any) -> Any:
     return "NaN" if isinstance(form, str) and form.startswith("0x") else form
 
 
-# Every class
-
-
 @pytest.mark.slow
 @settings(max_examples=400)
 @given(ANY, st.sampled_from(FORMATS))
@@ -294,9 +291,6 @@ def test_deep_nesting(levels: int, zarr_format: ZarrFormat) -> None:
             Struct.from_json(whole, zarr_format=zarr_format)
 
 
-# The registry
-
-
 @pytest.fixture
 def own() -> DataTypeRegistry:
     """A registry of its own, with all classes."""
@@ -419,9 +413,6 @@ def test_names_and_contents() -> None:
     assert registry.contents["complex_float32"] is registry.contents["complex64"]
 
 
-# What users pass
-
-
 TIME = {"name": "numpy.datetime64", "configuration": {"unit": "s", "scale_factor": 1}}
 SPELLINGS: dict[str, list[Any]] = {
     "bool": ["?", bool], "int16": ["<i2"], "int32": [np.intc], "int64": [int, np.longlong, np.dtype("l")],
@@ -466,20 +457,16 @@ def test_objects_may_be_anything(spec: Any, zarr_format: ZarrFormat) -> None:
         parse_dtype(spec, zarr_format=zarr_format)
 
 
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ("S0", "length.*1 to"), ("U0", "length.*1 to"), ("S", "length.*1 to"), (np.dtype(str), "length"),
-        ("V0", "V1, V2"), (("i4", (2,)), "each element is an array"),
-        ([("a", "i4", (2,))], "fields.a.*each element is an array"),
-        ([("a", "<i4"), ("b", ">i4")], "fields of several byte orders"),
-        ([(("title", "a"), "i4")], "title"), ([("a", [(("title", "b"), "i4")])], "title"),
-        ("M8[0s]", "time unit of scale 0"), ([("a", "M8[0s]")], "fields.a.*time unit of scale 0"),
-        (np.dtypes.StringDType(na_object=None), "missing values"),
-        ([("a", "<f16")], "fields.a.*no Zarr data type"),
-    ],
-    ids=repr,
-)  # fmt: skip
+@pytest.mark.parametrize(("spec", "words"), [
+    ("S0", "length.*1 to"), ("U0", "length.*1 to"), ("S", "length.*1 to"), (np.dtype(str), "length"),
+    ("V0", "V1, V2"), (("i4", (2,)), "each element is an array"),
+    ([("a", "i4", (2,))], "fields.a.*each element is an array"),
+    ([("a", "<i4"), ("b", ">i4")], "fields of several byte orders"),
+    ([(("title", "a"), "i4")], "title"), ([("a", [(("title", "b"), "i4")])], "title"),
+    ("M8[0s]", "time unit of scale 0"), ([("a", "M8[0s]")], "fields.a.*time unit of scale 0"),
+    (np.dtypes.StringDType(na_object=None), "missing values"),
+    ([("a", "<f16")], "fields.a.*no Zarr data type"),
+], ids=repr)  # fmt: skip
 def test_dtype_that_is_almost_a_data_type(spec: Any, words: str) -> None:
     with pytest.raises(DataTypeValidationError, match=words):
         parse_dtype(spec)
@@ -510,8 +497,6 @@ def test_checks_of_the_form_of_version_2() -> None:
         assert not check_dtype_spec_v2(wrong)
         assert not check_dtype_spec_no_object_codec_v2(wrong)
 
-
-# ml_dtypes is optional
 
 WITHOUT = """
 import sys

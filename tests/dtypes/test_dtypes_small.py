@@ -66,9 +66,6 @@ def test_all_are_known() -> None:
                 assert parse_dtype(spec, zarr_format=zarr_format) == data_type  # type: ignore[arg-type]
 
 
-# Integers
-
-
 @pytest.mark.parametrize(("name", "low", "high"), INTEGERS)
 def test_integers(name: str, low: int, high: int) -> None:
     data_type = parse_dtype(name)
@@ -97,9 +94,6 @@ def test_integers(name: str, low: int, high: int) -> None:
     for wrong_one in (low - 1, high + 1, 0.5, "0", None, [0], 2**70, math.nan):
         with pytest.raises(DataTypeValidationError, match=name):
             data_type.cast_scalar(wrong_one)
-
-
-# Floating point numbers
 
 
 @every_float
@@ -223,9 +217,6 @@ def test_small_numbers_become_others(name: str) -> None:
             assert found.dtype == parse_dtype(target).to_native_dtype()
             assert found.astype("c8").tolist() == given_values.astype("f4").astype("c8").tolist()
             assert float(parse_dtype(target).cast_scalar(given_values[0]).real) == 1
-
-
-# Unused bits
 
 
 @pytest.mark.parametrize(("name", "width"), [(name, 2 if name[-1] == "2" else 4) for name, *_ in INTEGERS] + [

@@ -145,43 +145,32 @@ def test_the_fill_value_is_null_or_in_a_list() -> None:
             xzarr3.open_array(MemoryStore(held))
 
 
-@pytest.mark.parametrize(
-    "chunk",
-    [
-        b"", HEAD, _chunk(0b1001, 0), _chunk(0b1001, 0, 5, 6), _chunk(0b1001, 0, 5)[:-1],
-        _chunk(0b1001, 0, 5) + b"x", _chunk(0, 1), b"\xff" * 16 + b"\x09\0\5", HEAD + bytes(8) + b"\x09",
-    ],
-    ids=["empty", "half a head", "fewer", "more", "cut", "longer", "none", "huge", "no values"],
-)  # fmt: skip
+@pytest.mark.parametrize("chunk", [
+    b"", HEAD, _chunk(0b1001, 0), _chunk(0b1001, 0, 5, 6), _chunk(0b1001, 0, 5)[:-1],
+    _chunk(0b1001, 0, 5) + b"x", _chunk(0, 1), b"\xff" * 16 + b"\x09\0\5", HEAD + bytes(8) + b"\x09",
+], ids=["empty", "half a head", "fewer", "more", "cut", "longer", "none", "huge", "no values"])  # fmt: skip
 def test_damaged_chunks_are_errors(chunk: bytes) -> None:
     store = MemoryStore({"zarr.json": json.dumps(GOLDEN).encode(), "c/0/0": chunk})
     with pytest.raises(ChunkDecodeError):
         xzarr3.open_array(store)[...]
 
 
-@pytest.mark.parametrize(
-    ("inner", "message"),
-    [
-        ({"name": "optional", "configuration": {"name": "int8"}}, "'optional' of 'optional'"),
-        ({"name": "struct", "configuration": {"fields": [{"name": "x", "data_type": "int8"}]}}, "'struct'"),
-        ({"name": "nope"}, "unknown data type"),
-        ({}, "unknown data type"),
-    ],
-)
+@pytest.mark.parametrize(("inner", "message"), [
+    ({"name": "optional", "configuration": {"name": "int8"}}, "'optional' of 'optional'"),
+    ({"name": "struct", "configuration": {"fields": [{"name": "x", "data_type": "int8"}]}}, "'struct'"),
+    ({"name": "nope"}, "unknown data type"),
+    ({}, "unknown data type"),
+])  # fmt: skip
 def test_other_inner_types_are_refused(inner: Any, message: str) -> None:
     with pytest.raises(UnknownExtensionError, match=message):
         parse_dtype({"name": "optional", "configuration": inner})
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"serializer": "bytes"}, {"serializer": "packbits"}, {"zarr_format": 2}, {"zarr_format": "3-draft"},
-        {"filters": [{"name": "scale_offset", "configuration": {"offset": 1, "scale": 2}}]},
-        {"dtype": "float32", "serializer": OPTIONAL},
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("options", [
+    {"serializer": "bytes"}, {"serializer": "packbits"}, {"zarr_format": 2}, {"zarr_format": "3-draft"},
+    {"filters": [{"name": "scale_offset", "configuration": {"offset": 1, "scale": 2}}]},
+    {"dtype": "float32", "serializer": OPTIONAL},
+], ids=str)  # fmt: skip
 def test_other_codecs_and_formats_are_refused(options: dict[str, Any]) -> None:
     given: Any = {"shape": 4, "dtype": Optional(parse_dtype("float32")), **options}
     with pytest.raises(MetadataError, match="optional"):

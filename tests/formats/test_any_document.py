@@ -112,13 +112,12 @@ FORMS = {
         ],
         [
             "F", "<f8", "|O", "<U4", "|S3", "|V9", ">M8[us]", "<M8", "<U2147483647", "<V0", "|S0", "AAAA",
-            "NaN",
-            {"id": "x"}, {"id": None}, {"id": "pickle"}, {"id": "packbits"}, {"id": "base64"},
+            "NaN", {"id": "x"}, {"id": None}, {"id": "pickle"}, {"id": "packbits"}, {"id": "base64"},
             {"id": "vlen-bytes"}, {"id": "json2"}, {"id": "zfpy"}, {"id": "pcodec"}, {"id": "categorize"},
             {"id": "astype", "encode_dtype": ">f4", "decode_dtype": "<i2"}, {"id": "bitround", "keepbits": 3},
             {"id": "lzma", "format": 1, "check": -1, "preset": None, "filters": None},
-            {"id": "bz2", "level": 1}, {"id": "quantize", "digits": 1, "dtype": "<f4"},
-            [["a", "<i2"]], [["a", "<i2", [3]]], DELTA, ZLIB, TEXT,
+            {"id": "bz2", "level": 1}, {"id": "quantize", "digits": 1, "dtype": "<f4"}, [["a", "<i2"]],
+            [["a", "<i2", [3]]], DELTA, ZLIB, TEXT,
         ],
     ),
     "3-draft": Form(
@@ -281,9 +280,6 @@ def test_any_json_in_an_entry_point(document: dict[str, Any], data: st.DataObjec
         assert error.field
         assert error.accepted
         assert printable(error.field) in str(error)
-
-
-# Any bytes at all
 
 
 @st.composite

@@ -55,9 +55,6 @@ def parse(document: Any, path: str = "a/b") -> Any:
     return v3.parse(documents.decode(json.dumps(document).encode(), path), path)
 
 
-# Golden documents, written by hand from the text
-
-
 def test_array_of_the_specification() -> None:
     attributes = {"foo": 42, "bar": "apples", "baz": [1, 2, 3, 4]}
     meta = parse(
@@ -176,9 +173,6 @@ def test_forms_that_mean_the_same() -> None:
 def test_chunks_have_no_length_only_along_empty_dimensions(shape: list[int], lengths: list[int]) -> None:
     meta = parse(array_document(shape=shape, chunk_grid=grid(lengths)))
     assert meta.chunk_grid.counts(meta.shape)[0] == 0
-
-
-# Malformed documents: each names the field, what was found and what would be accepted
 
 
 def separators(value: Any) -> list[Any]:
@@ -308,8 +302,6 @@ def test_fill_values() -> None:
     refused(parse, {}, field="zarr_format")
 
 
-# Extensions that are not known, and fields that need not be understood
-
 UNKNOWN: list[tuple[str, str, str, list[Any]]] = [
     # field, field of the error, part of what would be accepted, values
     ("data_type", "data_type", "'numpy.datetime64'", ["datetime64"]),
@@ -366,9 +358,6 @@ def test_malformed_consolidated_metadata() -> None:
         refused(parse, {**whole, "consolidated_metadata": other}, field="consolidated_metadata")
 
 
-# What need not be understood is kept
-
-
 def test_what_may_be_ignored_is_kept_on_rewrite() -> None:
     hint = {"must_understand": False, "name": "hint", "configuration": {"a": [1, {"b": None}]}}
     transformers = [{**codec("example.cache", {"size": 1}), "must_understand": False}]
@@ -386,18 +375,11 @@ def test_what_may_be_ignored_is_kept_on_rewrite() -> None:
     assert document(store)["x-hint"] == hint
 
 
-# Text that is no document at all
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"", b" ", b"\0" * 8, b"\xff\xfe", b"nul", b"null", b"3", b"[]", b'"x"', b"true", b"{", b'{"a":}',
-        b"{}x", b'{"a" 1}', b"{'a': 1}", b'{"a": 01}', b'{"a": 1,}', b'{"\xff": 1}', b"<html></html>",
-        b'{"a": ' + b"9" * 5000 + b"}", b"[" * 200_000, b'{"a":' * 200_000, b"-", b'{"zarr_format":3,',
-    ],
-    ids=lambda data: repr(data[:20]),
-)  # fmt: skip
+@pytest.mark.parametrize("data", [
+    b"", b" ", b"\0" * 8, b"\xff\xfe", b"nul", b"null", b"3", b"[]", b'"x"', b"true", b"{", b'{"a":}',
+    b"{}x", b'{"a" 1}', b"{'a': 1}", b'{"a": 01}', b'{"a": 1,}', b'{"\xff": 1}', b"<html></html>",
+    b'{"a": ' + b"9" * 5000 + b"}", b"[" * 200_000, b'{"a":' * 200_000, b"-", b'{"zarr_format":3,',
+], ids=lambda data: repr(data[:20]))  # fmt: skip
 def test_text_that_is_no_json_object(data: bytes) -> None:
     with pytest.raises(MetadataError, match=r"'/a/b'.*zarr\.json") as caught:
         documents.decode(data, "a/b", "zarr.json")
@@ -464,9 +446,6 @@ def test_a_new_node_is_held_beside_those_of_its_group() -> None:
         assert changed is not None
         assert list(changed["consolidated_metadata"]["metadata"]) == after
         assert changed["consolidated_metadata"]["metadata"][path] == v3.V3.hold(GroupMetadata(), path)
-
-
-# How deep and how large a document may be
 
 
 def nested(levels: int, zarr_format: Any, place: str) -> xzarr3.MemoryStore:

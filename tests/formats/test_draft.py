@@ -95,9 +95,6 @@ def same(left: ArrayMetadata, right: ArrayMetadata) -> bool:
     return fills[0] == fills[1] and all(getattr(left, name) == getattr(right, name) for name in plain)
 
 
-# Keys
-
-
 @pytest.mark.parametrize("path", ["", "foo", "foo/bar", "é/a.array"])
 @pytest.mark.parametrize("suffix", [".json", ".txt", "", "-x", ".meta.json"])
 def test_keys_of_documents(path: str, suffix: str) -> None:
@@ -191,19 +188,12 @@ def test_the_array_comes_before_the_group() -> None:
     assert (is_array({"array": {}}), is_array({"group": {}}), DRAFT.implicit_groups) == (True, False, True)
 
 
-# Entry points
-
-
-@pytest.mark.parametrize(
-    "entry_point",
-    [
-        ENTRY_POINT,
-        {**ENTRY_POINT, "extensions": [OPTIONAL]},
-        *({**ENTRY_POINT, "zarr_format": uri} for uri in (URI.replace("https", "http"), EARLY_URI)),
-        {**ENTRY_POINT, "zarr_format": URI[:-1] + "7", "news": [1]},
-    ],
-    ids=["text", "extended", "http", "early", "later"],
-)
+@pytest.mark.parametrize("entry_point", [
+    ENTRY_POINT,
+    {**ENTRY_POINT, "extensions": [OPTIONAL]},
+    *({**ENTRY_POINT, "zarr_format": uri} for uri in (URI.replace("https", "http"), EARLY_URI)),
+    {**ENTRY_POINT, "zarr_format": URI[:-1] + "7", "news": [1]},
+], ids=["text", "extended", "http", "early", "later"])  # fmt: skip
 def test_entry_points(entry_point: dict[str, Any]) -> None:
     assert DraftFormat.is_entry_point(entry_point)
     format = DraftFormat.from_entry_point(entry_point)
@@ -276,9 +266,6 @@ def test_entry_points_that_are_refused(table: dict[str, list[Any]], kind: type[M
             refused(DraftFormat.from_entry_point, document, field=place, kind=kind, path="")
 
 
-# Documents
-
-
 def test_the_group_of_the_text() -> None:
     document = {"attributes": {"spam": "ham", "eggs": 42}}
     meta = DRAFT.parse({"group": document}, "a")
@@ -326,19 +313,13 @@ def test_a_new_document_in_full() -> None:
     assert same(parse(written(meta)), meta)
 
 
-# Data types
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype", "endian"),
-    [
-        ("|b1", "bool", None), ("b1", "bool", None), ("i1", "int8", None), ("|u1", "uint8", None),
-        ("<i2", "int16", "little"), (">i2", "int16", "big"), ("<u8", "uint64", "little"),
-        (">u4", "uint32", "big"), ("<f2", "float16", "little"), (">f8", "float64", "big"),
-        ("<c8", "complex64", "little"), (">c16", "complex128", "big"), ("r8", "V1", None),
-        ("r24", "V3", None), ("r128", "V16", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "dtype", "endian"), [
+    ("|b1", "bool", None), ("b1", "bool", None), ("i1", "int8", None), ("|u1", "uint8", None),
+    ("<i2", "int16", "little"), (">i2", "int16", "big"), ("<u8", "uint64", "little"),
+    (">u4", "uint32", "big"), ("<f2", "float16", "little"), (">f8", "float64", "big"),
+    ("<c8", "complex64", "little"), (">c16", "complex128", "big"), ("r8", "V1", None),
+    ("r24", "V3", None), ("r128", "V16", None),
+])  # fmt: skip
 def test_names_of_data_types(name: str, dtype: str, endian: str | None) -> None:
     zeros = "0x" + "00" * np.dtype(dtype).itemsize
     fill = {"b": False, "c": zeros, "V": zeros}.get(np.dtype(dtype).kind, 0)
@@ -385,16 +366,11 @@ def test_times(kind: str, unit: str) -> None:
     assert same(parse(document), new)
 
 
-@pytest.mark.parametrize(
-    ("fallback", "dtype", "fill"),
-    [
-        ("int32", "int32", 0), ("<i4", "int32", 0), (["r32"], "V4", None),
-        (["date", "r32", "int32"], "V4", None),
-        ([{"extension": "http://x.org/u", "type": "y"}, "float32"], "float32", 1.5),
-        ([{"extension": TIMES, "type": "<M8[D]"}, "int64"], "M8[D]", None),
-    ],
-    ids=range(6),
-)  # fmt: skip
+@pytest.mark.parametrize(("fallback", "dtype", "fill"), [
+    ("int32", "int32", 0), ("<i4", "int32", 0), (["r32"], "V4", None), (["date", "r32", "int32"], "V4", None),
+    ([{"extension": "http://x.org/u", "type": "y"}, "float32"], "float32", 1.5),
+    ([{"extension": TIMES, "type": "<M8[D]"}, "int64"], "M8[D]", None),
+], ids=range(6))  # fmt: skip
 def test_the_first_known_fallback_is_used_with_a_warning(fallback: Any, dtype: str, fill: Any) -> None:
     named = {**THING, "type": {"of": "thing"}, "fallback": fallback}
     document = line(named, fill, attributes={"a": 1})
@@ -421,9 +397,6 @@ def test_a_fill_value_that_the_fallback_lacks() -> None:
     assert meta.fill_is_null
     assert meta.fill_value.tobytes() == bytes(4)
     assert written(meta)["fill_value"] == "none"
-
-
-# Fill values
 
 
 FILLS: list[tuple[str, Any, Any]] = [
@@ -488,22 +461,14 @@ def test_fill_values_that_are_refused() -> None:
             refused(parse, line(named, value), field="fill_value", kind=DataTypeValidationError)
 
 
-# Codecs, layouts and grids
-
-
-@pytest.mark.parametrize(
-    ("layout", "codecs", "expected"),
-    [
-        ("C", [], (LITTLE,)), ("F", [], (REVERSE, LITTLE)), ("C", ..., (LITTLE,)),
-        ("C", [BIG], (BytesCodec("big"),)), ("F", [BIG, GZIP], (REVERSE, BytesCodec("big"), GzipCodec(1))),
-        (..., [TRANSPOSE, GZIP], (REVERSE, LITTLE, GzipCodec(1))),
-        (..., [TRANSPOSE, BIG, GZIP, GZIP], (REVERSE, BytesCodec("big"), GzipCodec(1), GzipCodec(1))),
-        ("C", [TRANSPOSE], (REVERSE, LITTLE)),
-        ("C", [BLOSC], (LITTLE, BloscCodec("lz4", 1, "bitshuffle", 2, 0))),
-        ("C", [{**GZIP, "type": "http://purl.org/zarr/spec/codec/gzip/1.0"}], (LITTLE, GzipCodec(1))),
-    ],
-    ids=range(10),
-)  # fmt: skip
+@pytest.mark.parametrize(("layout", "codecs", "expected"), [
+    ("C", [], (LITTLE,)), ("F", [], (REVERSE, LITTLE)), ("C", ..., (LITTLE,)),
+    ("C", [BIG], (BytesCodec("big"),)), ("F", [BIG, GZIP], (REVERSE, BytesCodec("big"), GzipCodec(1))),
+    (..., [TRANSPOSE, GZIP], (REVERSE, LITTLE, GzipCodec(1))),
+    (..., [TRANSPOSE, BIG, GZIP, GZIP], (REVERSE, BytesCodec("big"), GzipCodec(1), GzipCodec(1))),
+    ("C", [TRANSPOSE], (REVERSE, LITTLE)), ("C", [BLOSC], (LITTLE, BloscCodec("lz4", 1, "bitshuffle", 2, 0))),
+    ("C", [{**GZIP, "type": "http://purl.org/zarr/spec/codec/gzip/1.0"}], (LITTLE, GzipCodec(1))),
+], ids=range(10))  # fmt: skip
 def test_layouts_and_codecs(layout: Any, codecs: Any, expected: tuple[Any, ...]) -> None:
     assert kept(draft_array(chunk_memory_layout=layout, codecs=codecs)).codecs == expected
 
@@ -531,17 +496,13 @@ def test_gzip_without_a_configuration_is_read(configuration: Any) -> None:
     assert gzip.decompress(bytes(meta.chain.encode(chunk))) == chunk.tobytes()
 
 
-@pytest.mark.parametrize(
-    ("configuration", "expected"),
-    [
-        ({"clevel": 1, "shuffle": 2}, BloscCodec("lz4", 1, "bitshuffle", 2)),
-        ({"clevel": 0, "shuffle": 0}, BloscCodec("lz4", 0, "noshuffle", 2)),
-        ({"clevel": 9}, BloscCodec("lz4", 9, "shuffle", 2)),
-        ({"clevel": 9, "shuffle": -1, "cname": "zstd", "blocksize": 64},
-         BloscCodec("zstd", 9, "shuffle", 2, 64)),
-    ],
-    ids=range(4),
-)  # fmt: skip
+@pytest.mark.parametrize(("configuration", "expected"), [
+    ({"clevel": 1, "shuffle": 2}, BloscCodec("lz4", 1, "bitshuffle", 2)),
+    ({"clevel": 0, "shuffle": 0}, BloscCodec("lz4", 0, "noshuffle", 2)),
+    ({"clevel": 9}, BloscCodec("lz4", 9, "shuffle", 2)),
+    ({"clevel": 9, "shuffle": -1, "cname": "zstd", "blocksize": 64},
+     BloscCodec("zstd", 9, "shuffle", 2, 64)),
+], ids=range(4))  # fmt: skip
 def test_blosc(configuration: dict[str, Any], expected: BloscCodec) -> None:
     meta = kept(draft_array(codecs=[draft_codec("blosc", **configuration)]))
     assert meta.codecs[-1] == expected
@@ -659,9 +620,6 @@ def test_a_shard_of_the_text() -> None:
     expected[:2, :3], expected[2:, 3:] = first, last
     assert same_bits(chain.decode(shard), expected)
     assert bytes(chain.encode(expected)) == shard
-
-
-# What the draft cannot say
 
 
 def holding(dtype: Any) -> dict[str, Any]:

@@ -39,9 +39,6 @@ def written(entry_point: Any = ENTRY_POINT, chunks: Any = (), **changes: Any) ->
     return MemoryStore({key: json.dumps(value).encode() for key, value in documents.items()} | dict(chunks))
 
 
-# Erasing
-
-
 def filled() -> MemoryStore:
     """Groups: /e explicit, /i implicit; arrays in both and one at the top."""
     store = MemoryStore()
@@ -109,9 +106,6 @@ def test_a_document_of_another_state_stays_as_it_is() -> None:
     array.append(VALUES)
     assert document(store, "meta/a.array.json") == {**before, "shape": [8, 6], "attributes": {"a": 1}}
     assert same_bits(xzarr3.open(store, "a")[...], np.concatenate([VALUES, VALUES]))
-
-
-# Entry points
 
 
 @pytest.mark.parametrize("suffix", [".txt", ""])

@@ -62,8 +62,7 @@ KEYS: dict[Any, str] = {
 DOCUMENTS: dict[Any, dict[str, Any]] = {
     3: {"zarr.json": {"zarr_format": 3, "node_type": "group", "attributes": {"title": "root"}}},
     2: {
-        ".zgroup": {"zarr_format": 2},
-        ".zattrs": {"title": "root"},
+        ".zgroup": {"zarr_format": 2}, ".zattrs": {"title": "root"},
         "a/.zarray": {
             "zarr_format": 2, "shape": [6], "chunks": [2], "dtype": "<i4", "compressor": None,
             "fill_value": 0, "order": "C", "filters": None, "dimension_separator": ".",
@@ -263,9 +262,6 @@ def test_attributes_resize_append(store: Store, zarr_format: Any) -> None:
     assert np.count_nonzero(array[...]) == 4  # What was cut off does not come back.
 
 
-# Consolidated metadata
-
-
 def test_consolidated_metadata_of_version_2_follow(store: Store) -> None:
     sample(store, 2).create_array("gx", shape=2, dtype="u1")
     xzarr3.consolidate_metadata(store)
@@ -340,8 +336,6 @@ def test_very_deep_paths_in_consolidated_metadata(zarr_format: Any) -> None:
         xzarr3.open(store, "/".join(["a"] * 300))
 
 
-# What a format cannot say, and arguments that none takes
-
 SHARED: list[dict[str, Any]] = [
     {"shards": (4, 6)}, {"chunks": ((1, 3), (6,))}, {"chunk_key_encoding": "default"},
 ]  # fmt: skip
@@ -364,18 +358,14 @@ def test_what_a_format_cannot_say_is_refused_before_anything_is_written(store: S
         assert list(store.list()) == []
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"attributes": True}, {"attributes": "a"}, {"attributes": [1]}, {"chunk_key_encoding": True},
-        {"dimension_names": True}, {"dimension_names": 5}, {"storage_transformers": [1]},
-        {"storage_transformers": [b"x"]}, {"order": np.array([2, 2])}, {"order": None}, {"order": "A"},
-        {"compressors": np.array(2)}, {"filters": np.array(2)}, {"serializer": 5}, {"chunks": "x"},
-        {"chunks": Thing()}, {"shards": "x"}, {"fill_value": "x"}, {"dtype": "no"}, {"shape": "x"},
-        {"data": [[1], [1, 2]]},
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("options", [
+    {"attributes": True}, {"attributes": "a"}, {"attributes": [1]}, {"chunk_key_encoding": True},
+    {"dimension_names": True}, {"dimension_names": 5}, {"storage_transformers": [1]},
+    {"storage_transformers": [b"x"]}, {"order": np.array([2, 2])}, {"order": None}, {"order": "A"},
+    {"compressors": np.array(2)}, {"filters": np.array(2)}, {"serializer": 5}, {"chunks": "x"},
+    {"chunks": Thing()}, {"shards": "x"}, {"fill_value": "x"}, {"dtype": "no"}, {"shape": "x"},
+    {"data": [[1], [1, 2]]},
+], ids=str)  # fmt: skip
 def test_arguments_of_wrong_types(options: dict[str, Any]) -> None:
     for zarr_format in FORMATS:
         store = MemoryStore()
@@ -396,9 +386,6 @@ def test_data_in_lists_become_what_the_data_type_says(store: Store) -> None:
     with pytest.raises(xzarr3.DataTypeValidationError, match="'/x'"):
         xzarr3.create_array(store, "x", data=[1.5], dtype="i4")
     assert "x" not in xzarr3.open_group(store)
-
-
-# Several formats in one place
 
 
 @pytest.mark.parametrize("name", ["meta", "data", "meta/data"])
@@ -432,9 +419,6 @@ def test_a_root_that_cannot_be_read_can_be_replaced(store: Store) -> None:
         xzarr3.open(store)
     assert list(xzarr3.create_group(store, overwrite=True)) == []
     assert xzarr3.open_group(store).zarr_format == 3
-
-
-# Version 2
 
 
 def test_filters_of_version_2(store: Store) -> None:
@@ -473,9 +457,6 @@ def test_copies_to_version_3_and_back(tmp_path: Path) -> None:
     assert (tmp_path / "c/2.1").read_bytes() == (tmp_path / "a/2.1").read_bytes()
     xzarr3.copy(tmp_path / "a", tmp_path / "d", zarr_format=2)
     assert json.loads((tmp_path / "d/.zarray").read_text()) == json.loads(path.read_text())
-
-
-# Documents that differ in attributes only are read once
 
 
 def test_arrays_alike_keep_their_own_attributes_and_documents() -> None:

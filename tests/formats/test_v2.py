@@ -56,9 +56,6 @@ def assert_same(written: dict[str, Any], given: dict[str, Any]) -> None:
     assert text(written) == text(given)
 
 
-# Golden documents, written by hand from the text
-
-
 def test_array_of_the_specification() -> None:
     meta = parse(
         {
@@ -92,16 +89,12 @@ def test_stored_array_of_the_specification() -> None:
     assert V2.hold(meta) == {".zattrs": attributes, ".zarray": document}
 
 
-@pytest.mark.parametrize(
-    ("dtype", "native"),
-    [
-        ([["r", "|u1"], ["g", "|u1"], ["b", "|u1"]], [("r", "u1"), ("g", "u1"), ("b", "u1")]),
-        ([["foo", "<f4"], ["bar", [["baz", "<f4"], ["qux", "<i4"]]]],
-         [("foo", "f4"), ("bar", [("baz", "f4"), ("qux", "i4")])]),
-        ([["a", ">i2"], ["b", ">f8"]], [("a", ">i2"), ("b", ">f8")]),
-    ],
-    ids=["bytes", "nested", "big"],
-)  # fmt: skip
+@pytest.mark.parametrize(("dtype", "native"), [
+    ([["r", "|u1"], ["g", "|u1"], ["b", "|u1"]], [("r", "u1"), ("g", "u1"), ("b", "u1")]),
+    ([["foo", "<f4"], ["bar", [["baz", "<f4"], ["qux", "<i4"]]]],
+     [("foo", "f4"), ("bar", [("baz", "f4"), ("qux", "i4")])]),
+    ([["a", ">i2"], ["b", ">f8"]], [("a", ">i2"), ("b", ">f8")]),
+], ids=["bytes", "nested", "big"])  # fmt: skip
 def test_fields(dtype: Any, native: Any) -> None:
     """The first two are the specification's; a fill value is in the byte order of its field."""
     wanted = np.dtype(native)
@@ -118,20 +111,16 @@ def test_fields(dtype: Any, native: Any) -> None:
         assert meta.fill_value.dtype.isnative
 
 
-@pytest.mark.parametrize(
-    ("dtype", "native", "endian"),
-    [
-        ("|b1", "?", None), ("|i1", "i1", None), ("|u1", "u1", None), ("<i2", "i2", "little"),
-        (">i2", "i2", "big"), ("<i4", "i4", "little"), (">i4", "i4", "big"), ("<i8", "i8", "little"),
-        (">i8", "i8", "big"), ("<u2", "u2", "little"), (">u8", "u8", "big"), ("<f2", "f2", "little"),
-        (">f4", "f4", "big"), ("<f8", "f8", "little"), ("<c8", "c8", "little"), (">c16", "c16", "big"),
-        ("<m8[s]", "m8[s]", "little"), (">M8[ns]", "M8[ns]", "big"), ("<M8[10us]", "M8[10us]", "little"),
-        ("|S12", "S12", None), ("<U3", "U3", "little"), (">U3", "U3", "big"), ("|V5", "V5", None),
-        ([["a", ">i2"], ["b", ">f8"]], [("a", "i2"), ("b", "f8")], "big"),
-        ([["a", "<i2"], ["b", "|S3"]], [("a", "i2"), ("b", "S3")], "little"),
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize(("dtype", "native", "endian"), [
+    ("|b1", "?", None), ("|i1", "i1", None), ("|u1", "u1", None), ("<i2", "i2", "little"),
+    (">i2", "i2", "big"), ("<i4", "i4", "little"), (">i4", "i4", "big"), ("<i8", "i8", "little"),
+    (">i8", "i8", "big"), ("<u2", "u2", "little"), (">u8", "u8", "big"), ("<f2", "f2", "little"),
+    (">f4", "f4", "big"), ("<f8", "f8", "little"), ("<c8", "c8", "little"), (">c16", "c16", "big"),
+    ("<m8[s]", "m8[s]", "little"), (">M8[ns]", "M8[ns]", "big"), ("<M8[10us]", "M8[10us]", "little"),
+    ("|S12", "S12", None), ("<U3", "U3", "little"), (">U3", "U3", "big"), ("|V5", "V5", None),
+    ([["a", ">i2"], ["b", ">f8"]], [("a", "i2"), ("b", "f8")], "big"),
+    ([["a", "<i2"], ["b", "|S3"]], [("a", "i2"), ("b", "S3")], "little"),
+], ids=str)  # fmt: skip
 def test_simple_types_and_their_byte_order(dtype: Any, native: Any, endian: str | None) -> None:
     meta = parse(zarray(dtype=dtype, fill_value=None))
     assert meta.data_type.to_native_dtype() == np.dtype(native)
@@ -154,18 +143,14 @@ def test_dtype_is_spelled_as_it_was(dtype: str) -> None:
     assert stored(other)["dtype"] == "<u2"
 
 
-@pytest.mark.parametrize(
-    ("dtype", "value", "bits"),
-    [
-        ("<f4", "NaN", "0000c07f"), ("<f4", "Infinity", "0000807f"), ("<f4", "-Infinity", "000080ff"),
-        (">f8", -0.0, "0000000000000080"), ("<f8", 5e-324, "0100000000000000"),
-        ("<f2", 0.0999755859375, "662e"),
-        ("<c8", ["NaN", -1.5], "0000c07f0000c0bf"), ("|b1", True, "01"), ("<i8", -(2**63), "00" * 7 + "80"),
-        ("<u8", 2**64 - 1, "ff" * 8), ("|S3", "/wBh", "ff0061"), ("|V2", "AQI=", "0102"),
-        ("<M8[ns]", -(2**63), "00" * 7 + "80"), (">m8[s]", 258, "0201" + "00" * 6),
-        ("<U2", "ø", "f8000000" + "00" * 4),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("dtype", "value", "bits"), [
+    ("<f4", "NaN", "0000c07f"), ("<f4", "Infinity", "0000807f"), ("<f4", "-Infinity", "000080ff"),
+    (">f8", -0.0, "0000000000000080"), ("<f8", 5e-324, "0100000000000000"), ("<f2", 0.0999755859375, "662e"),
+    ("<c8", ["NaN", -1.5], "0000c07f0000c0bf"), ("|b1", True, "01"), ("<i8", -(2**63), "00" * 7 + "80"),
+    ("<u8", 2**64 - 1, "ff" * 8), ("|S3", "/wBh", "ff0061"), ("|V2", "AQI=", "0102"),
+    ("<M8[ns]", -(2**63), "00" * 7 + "80"), (">m8[s]", 258, "0201" + "00" * 6),
+    ("<U2", "ø", "f8000000" + "00" * 4),
+])  # fmt: skip
 def test_fill_values(dtype: str, value: Any, bits: str) -> None:
     meta = parse(zarray(dtype=dtype, fill_value=value))
     wanted = np.dtype(dtype).newbyteorder("=")
@@ -201,30 +186,23 @@ def test_lengths_of_chunks_that_some_writers_store(shape: Any, chunks: Any, grid
     assert parse(zarray(shape=shape, chunks=chunks)).chunk_grid == RegularGrid(grid)
 
 
-# Codecs
-
-
 OBJECTS: dict[str, Any] = {"dtype": "|O", "fill_value": None}
 
 
-@pytest.mark.parametrize(
-    ("fields", "codecs"),
-    [
-        ({}, "bytes"), ({"filters": []}, "bytes"), ({"order": "F"}, "transpose bytes"),
-        ({"order": "F", "shape": [4], "chunks": [2]}, "bytes"),
-        ({"compressor": ZLIB}, "bytes numcodecs.zlib"), ({"filters": [DELTA]}, "numcodecs.delta bytes"),
-        ({"filters": [SHUFFLE], "compressor": ZLIB}, "bytes numcodecs.shuffle numcodecs.zlib"),
-        ({"filters": [SHUFFLE, ZLIB]}, "bytes numcodecs.shuffle numcodecs.zlib"),
-        ({"order": "F", "filters": [DELTA, SHUFFLE, {"id": "crc32"}], "compressor": ZLIB},
-         "transpose numcodecs.delta bytes numcodecs.shuffle numcodecs.crc32 numcodecs.zlib"),
-        (OBJECTS | {"fill_value": "", "filters": [TEXT]}, "vlen-utf8"),
-        (OBJECTS | {"fill_value": 0, "filters": [TEXT], "compressor": ZLIB}, "vlen-utf8 numcodecs.zlib"),
-        (OBJECTS | {"filters": [{"id": "vlen-bytes"}]}, "vlen-bytes"),
-        (OBJECTS | {"filters": [JSON2, ZLIB]}, "numcodecs.json2 numcodecs.zlib"),
-        (OBJECTS | {"filters": [TEXT], "order": "F"}, "transpose vlen-utf8"),
-    ],
-    ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
-)  # fmt: skip
+@pytest.mark.parametrize(("fields", "codecs"), [
+    ({}, "bytes"), ({"filters": []}, "bytes"), ({"order": "F"}, "transpose bytes"),
+    ({"order": "F", "shape": [4], "chunks": [2]}, "bytes"),
+    ({"compressor": ZLIB}, "bytes numcodecs.zlib"), ({"filters": [DELTA]}, "numcodecs.delta bytes"),
+    ({"filters": [SHUFFLE], "compressor": ZLIB}, "bytes numcodecs.shuffle numcodecs.zlib"),
+    ({"filters": [SHUFFLE, ZLIB]}, "bytes numcodecs.shuffle numcodecs.zlib"),
+    ({"order": "F", "filters": [DELTA, SHUFFLE, {"id": "crc32"}], "compressor": ZLIB},
+     "transpose numcodecs.delta bytes numcodecs.shuffle numcodecs.crc32 numcodecs.zlib"),
+    (OBJECTS | {"fill_value": "", "filters": [TEXT]}, "vlen-utf8"),
+    (OBJECTS | {"fill_value": 0, "filters": [TEXT], "compressor": ZLIB}, "vlen-utf8 numcodecs.zlib"),
+    (OBJECTS | {"filters": [{"id": "vlen-bytes"}]}, "vlen-bytes"),
+    (OBJECTS | {"filters": [JSON2, ZLIB]}, "numcodecs.json2 numcodecs.zlib"),
+    (OBJECTS | {"filters": [TEXT], "order": "F"}, "transpose vlen-utf8"),
+], ids=lambda value: "-".join(value) if isinstance(value, dict) else "")  # fmt: skip
 def test_chains(fields: Any, codecs: str) -> None:
     document = zarray(**fields)
     meta = parse(document)
@@ -260,50 +238,39 @@ def test_an_array_and_its_filters_have_one_byte_order(order: str, encoded: str) 
     assert meta.chain.decode(chunk).tolist() == values.tolist()
 
 
-@pytest.mark.parametrize(
-    ("fields", "field", "found"),
-    [
-        ({"filters": [ZLIB, DELTA]}, "filters[1]", "delta"),
-        ({"filters": [SHUFFLE, TEXT], "dtype": "|O"}, "filters[1]", "vlen-utf8"),
-        ({"filters": [TEXT, TEXT], "dtype": "|O", "fill_value": None}, "filters[1]", "vlen-utf8"),
-        ({"filters": [DELTA, {"id": "nope"}]}, "filters[1]", "nope"),
-        ({"compressor": {"id": "nope"}}, "compressor", "nope"),
-        *(({"dtype": "|O", "filters": [config]}, "filters[0].id", config["id"]) for config in (
-            {"id": "pickle", "protocol": 5}, {"id": "msgpack2"}, {"id": "vlen-array", "dtype": "<i4"})),
-        ({"dtype": "|O", "compressor": {"id": "pickle", "protocol": 5}}, "compressor.id", "pickle"),
-        ({"dtype": "|O"}, "dtype", "|O"), ({"dtype": "|O", "filters": [DELTA]}, "dtype", "|O"),
-        ({"dtype": "<f3"}, "dtype", "<f3"), ({"dtype": "<f16"}, "dtype", "<f16"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
+@pytest.mark.parametrize(("fields", "field", "found"), [
+    ({"filters": [ZLIB, DELTA]}, "filters[1]", "delta"),
+    ({"filters": [SHUFFLE, TEXT], "dtype": "|O"}, "filters[1]", "vlen-utf8"),
+    ({"filters": [TEXT, TEXT], "dtype": "|O", "fill_value": None}, "filters[1]", "vlen-utf8"),
+    ({"filters": [DELTA, {"id": "nope"}]}, "filters[1]", "nope"),
+    ({"compressor": {"id": "nope"}}, "compressor", "nope"),
+    *(({"dtype": "|O", "filters": [config]}, "filters[0].id", config["id"]) for config in (
+        {"id": "pickle", "protocol": 5}, {"id": "msgpack2"}, {"id": "vlen-array", "dtype": "<i4"})),
+    ({"dtype": "|O", "compressor": {"id": "pickle", "protocol": 5}}, "compressor.id", "pickle"),
+    ({"dtype": "|O"}, "dtype", "|O"), ({"dtype": "|O", "filters": [DELTA]}, "dtype", "|O"),
+    ({"dtype": "<f3"}, "dtype", "<f3"), ({"dtype": "<f16"}, "dtype", "<f16"),
+], ids=lambda value: value if isinstance(value, str) else "")  # fmt: skip
 def test_unknown_extensions(fields: Any, field: str, found: str) -> None:
     error = refused(parse, zarray(**fields), kind=UnknownExtensionError)
     assert str(error.field).startswith(field)
     assert found in str(error)
 
 
-# Attributes and names of dimensions
-
-
 NETCDF = {"_NCZARR_ARRAY": {"dimrefs": ["/c", "/d"]}}
 
 
-@pytest.mark.parametrize(
-    ("attributes", "extra", "found"),
-    [
-        ({"_ARRAY_DIMENSIONS": ["y", "x"]}, {}, ("y", "x")),
-        *(({"_ARRAY_DIMENSIONS": names}, {}, None) for names in (["y"], ["y", 1], "yx", None)),
-        ({"_nczarr_array": {"dimrefs": ["/y", "/g/x"], "storage": "chunked"}}, {}, ("y", "x")),
-        ({"_nczarr_array": {"dimension_references": ["/y", "/g/x"]}}, {}, ("y", "x")),
-        ({"_NCZARR_ARRAY": {"dimrefs": ["/y", "x"]}}, {}, ("y", "x")),
-        ({}, NETCDF, ("c", "d")), ({}, {"_nczarr_array": {"dimrefs": ["/time", "/lon"]}}, ("time", "lon")),
-        *(({}, {"_nczarr_array": wrong}, None)
-          for wrong in ("dimrefs", {"dimrefs": ["/time"]}, {"dimrefs": [None, {}]})),
-        ({"_ARRAY_DIMENSIONS": ["a", "b"]}, NETCDF, ("a", "b")), ({"_ARRAY_DIMENSIONS": ["a"]}, NETCDF, None),
-        ({}, {"note": None, "order": "F"}, None),  # A field that nobody knows is kept.
-    ],
-    ids=range(16),
-)  # fmt: skip
+@pytest.mark.parametrize(("attributes", "extra", "found"), [
+    ({"_ARRAY_DIMENSIONS": ["y", "x"]}, {}, ("y", "x")),
+    *(({"_ARRAY_DIMENSIONS": names}, {}, None) for names in (["y"], ["y", 1], "yx", None)),
+    ({"_nczarr_array": {"dimrefs": ["/y", "/g/x"], "storage": "chunked"}}, {}, ("y", "x")),
+    ({"_nczarr_array": {"dimension_references": ["/y", "/g/x"]}}, {}, ("y", "x")),
+    ({"_NCZARR_ARRAY": {"dimrefs": ["/y", "x"]}}, {}, ("y", "x")),
+    ({}, NETCDF, ("c", "d")), ({}, {"_nczarr_array": {"dimrefs": ["/time", "/lon"]}}, ("time", "lon")),
+    *(({}, {"_nczarr_array": wrong}, None)
+      for wrong in ("dimrefs", {"dimrefs": ["/time"]}, {"dimrefs": [None, {}]})),
+    ({"_ARRAY_DIMENSIONS": ["a", "b"]}, NETCDF, ("a", "b")), ({"_ARRAY_DIMENSIONS": ["a"]}, NETCDF, None),
+    ({}, {"note": None, "order": "F"}, None),  # A field that nobody knows is kept.
+], ids=range(16))  # fmt: skip
 def test_names_of_dimensions(attributes: Any, extra: Any, found: Any) -> None:
     meta = parse(zarray(**extra), {"units": "m", **attributes})
     assert meta.dimension_names == found
@@ -331,9 +298,6 @@ def test_names_of_dimensions_elsewhere() -> None:
     assert V2.hold(metadata(dimension_names=(None, None)))[".zattrs"] == {}
     same = metadata(dimension_names=("y", "x"), attributes={"_ARRAY_DIMENSIONS": ["y", "x"]})
     assert V2.hold(same)[".zattrs"] == {"_ARRAY_DIMENSIONS": ["y", "x"]}
-
-
-# Groups and consolidated metadata
 
 
 def group(**attributes: Any) -> GroupMetadata:
@@ -413,9 +377,6 @@ def test_consolidated_documents_that_are_not_valid_are_not_updated() -> None:
         assert V2.update_consolidated(other, "g", None) is None
 
 
-# Keys
-
-
 def test_keys() -> None:
     assert V2.keys("a/b").documents[:4] == ("a/b/.zarray", "a/b/.zgroup", "a/b/.zattrs", "a/b/.zmetadata")
     assert V2.keys("").defining == (".zarray", ".zgroup")
@@ -445,8 +406,7 @@ def test_names_of_nodes() -> None:
 def test_documents_of_a_node() -> None:
     store: dict[str, Any] = {
         "a/.zarray": {"array": 1}, "a/.zattrs": {"n": 1}, "a/.zgroup": {}, "a/.zmetadata": {},
-        "g/.zgroup": {"group": 1}, "g/.zmetadata": {"m": 1}, "g/.nczarray": {},
-        "lost/.zattrs": {},
+        "g/.zgroup": {"group": 1}, "g/.zmetadata": {"m": 1}, "g/.nczarray": {}, "lost/.zattrs": {},
     }  # fmt: skip
 
     def get(keys: Any) -> Any:
@@ -456,9 +416,6 @@ def test_documents_of_a_node() -> None:
     assert fetched(V2, "g", get) == {".zgroup": {"group": 1}, ".zmetadata": {"m": 1}}
     assert fetched(V2, "lost", get) is None
     assert fetched(V2, "", get) is None
-
-
-# What version 2 cannot say
 
 
 class Nameless(Int16):
@@ -527,8 +484,6 @@ def test_all_bytes_codecs_but_the_last_are_filters(codecs: list[str]) -> None:
     assert document["dtype"] == ">i2"
     assert [codec.name.removeprefix("numcodecs.") for codec in parse(document).codecs] == ["bytes", *codecs]
 
-
-# Malformed documents: each names the field, what was found and what would be accepted
 
 INVALID: list[tuple[str, str, str, list[Any]]] = [
     # field, field of the error, part of what would be accepted, values

@@ -83,16 +83,13 @@ def record(dtype: list[Any], *fields: Any) -> Any:
 
 
 OTHERS: list[tuple[Any, list[Any]]] = [
-    ("S4", [b"", b"ab", b"\xff\0a"]),
-    ("<U3", ["", "é日", "😀"]),
-    (">U3", ["abc"]),
+    ("S4", [b"", b"ab", b"\xff\0a"]), ("<U3", ["", "é日", "😀"]), (">U3", ["abc"]),
     ("V3", [np.void(b"\1\2\3"), np.void(bytes(3))]),
     ("<M8[s]", [np.datetime64(5, "s"), np.datetime64("NaT", "s"), np.datetime64(-(2**62), "s")]),
     (">M8[10us]", [np.datetime64(7, ("us", 10))]),
-    ("<m8[ns]", [np.timedelta64(-1, "ns"), np.timedelta64("NaT", "ns")]),
-    (PLAIN, [record(PLAIN, 1, 2.5)]),
+    ("<m8[ns]", [np.timedelta64(-1, "ns"), np.timedelta64("NaT", "ns")]), (PLAIN, [record(PLAIN, 1, 2.5)]),
     (NESTED, [record(NESTED, (0.5,), b"ab")]),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("dtype", "scalars"), OTHERS, ids=str)
@@ -153,9 +150,6 @@ def test_defaults_are_the_same() -> None:
     for dtype in ("M8[s]", "m8[s]"):
         assert np.isnat(parse_dtype(dtype).default_scalar())
         assert np.isnat(peer(dtype).default_scalar())
-
-
-# TensorStore knows some of the small types
 
 
 # Of float8_e8m0fnu, TensorStore 0.1.86 reads 254 of the 256 numbers as others.

@@ -117,9 +117,6 @@ def document(path: Path) -> Any:
     return json.loads((path / "zarr.json").read_text())
 
 
-# Chunks
-
-
 def layouts(request: Request) -> dict[str, Request]:
     """The request with each of the codec chains, for chunks of 4 x 5, in shards of 8 x 10 if any."""
     swap = codec("transpose", order=[1, 0])
@@ -311,35 +308,21 @@ def test_absent_chunks_are_not_stored(direction: Direction, layout: str, tmp_pat
     assert_same_bits(reader.read(tmp_path / "a"), values)
 
 
-# Fill values
-
 FILLS = [
-    ("bool", Fill(True, "01")),
-    ("int8", Fill(-128, "80")),
-    ("int16", Fill(-32767, "8001")),
-    ("int64", Fill(-(2**63), "8000000000000000")),
-    ("uint32", Fill(2**32 - 1, "ffffffff")),
-    ("uint64", Fill(2**64 - 1, "ffffffffffffffff")),
-    ("float16", Fill("NaN", "7e00")),
-    ("float16", Fill("-Infinity", "fc00")),
-    ("float16", Fill("0x7e01", "7e01")),
-    ("float32", Fill("NaN", "7fc00000")),
-    ("float32", Fill("0x7fc00001", "7fc00001")),
-    ("float32", Fill("0xffc00000", "ffc00000")),
-    ("float32", Fill("Infinity", "7f800000")),
-    ("float32", Fill("-Infinity", "ff800000")),
-    ("float32", Fill(-0.0, "80000000")),
-    ("float32", Fill(9.969209968386869e36, "7cf00000")),
-    ("float32", Fill(1.401298464324817e-45, "00000001")),
-    ("float64", Fill("NaN", "7ff8000000000000")),
-    ("float64", Fill("0x7ff0000000000001", "7ff0000000000001")),
-    ("float64", Fill("Infinity", "7ff0000000000000")),
-    ("float64", Fill(-0.0, "8000000000000000")),
-    ("float64", Fill(0.1, "3fb999999999999a")),
-    ("complex64", Fill(["NaN", -0.0], "7fc0000080000000")),
+    ("bool", Fill(True, "01")), ("int8", Fill(-128, "80")), ("int16", Fill(-32767, "8001")),
+    ("int64", Fill(-(2**63), "8000000000000000")), ("uint32", Fill(2**32 - 1, "ffffffff")),
+    ("uint64", Fill(2**64 - 1, "ffffffffffffffff")), ("float16", Fill("NaN", "7e00")),
+    ("float16", Fill("-Infinity", "fc00")), ("float16", Fill("0x7e01", "7e01")),
+    ("float32", Fill("NaN", "7fc00000")), ("float32", Fill("0x7fc00001", "7fc00001")),
+    ("float32", Fill("0xffc00000", "ffc00000")), ("float32", Fill("Infinity", "7f800000")),
+    ("float32", Fill("-Infinity", "ff800000")), ("float32", Fill(-0.0, "80000000")),
+    ("float32", Fill(9.969209968386869e36, "7cf00000")), ("float32", Fill(1.401298464324817e-45, "00000001")),
+    ("float64", Fill("NaN", "7ff8000000000000")), ("float64", Fill("0x7ff0000000000001", "7ff0000000000001")),
+    ("float64", Fill("Infinity", "7ff0000000000000")), ("float64", Fill(-0.0, "8000000000000000")),
+    ("float64", Fill(0.1, "3fb999999999999a")), ("complex64", Fill(["NaN", -0.0], "7fc0000080000000")),
     ("complex64", Fill(["0x7fc00001", "Infinity"], "7fc000017f800000")),
     ("complex128", Fill([1.5, "-Infinity"], "3ff8000000000000fff0000000000000")),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("layout", ["zstd", "shard"])
@@ -359,15 +342,10 @@ def test_fill_values(direction: Direction, dtype: str, fill: Fill, layout: str, 
     assert_same_bits(reader.read(tmp_path / "a"), values)
 
 
-# Names, attributes, changes
-
 ATTRIBUTES = {
-    "units": "K",
-    "nested": {"list": [1, 2.5, None, True, []], "empty": {}},
-    "température": 'µ \u2028 "quoted"\n',
-    "large": 2**53,
-    "small": -1e-300,
-}
+    "units": "K", "nested": {"list": [1, 2.5, None, True, []], "empty": {}},
+    "température": 'µ \u2028 "quoted"\n', "large": 2**53, "small": -1e-300,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("names", [None, ("lat", "lon"), ("lat", None), (None, None)], ids=str)
@@ -435,9 +413,6 @@ def test_what_resize_cut_off_stays_away(peer: Library, layout: str, tmp_path: Pa
     library("xzarr3").resize(tmp_path / "a", (9, 13))
     values[5:] = values[:, 7:] = 0
     assert_same_bits(peer.read(tmp_path / "a"), values)
-
-
-# Groups
 
 
 TREE: dict[str, dict[str, Any] | None] = {
@@ -549,9 +524,6 @@ def test_consolidated_metadata_are_kept_up_to_date(tmp_path: Path) -> None:
     assert_same_bits(seen["ocean/sst"][...], np.arange(6, dtype="int16"))
     assert dict(seen["ocean/deep"].attrs) == {"level": 3}
     assert "time" not in seen
-
-
-# Documents
 
 
 def said(node: Any) -> Any:
@@ -678,9 +650,6 @@ def test_raw_bits_have_another_name_in_zarr_python(tmp_path: Path) -> None:
     assert document(tmp_path / "c")["data_type"] == "r24"
 
 
-# GDAL
-
-
 @pytest.fixture(scope="module")
 def gdal() -> Gdal:
     """A GDAL that reads the final version 3, or a skip that says why there is none."""
@@ -792,18 +761,11 @@ def test_gdal_reads_names_and_fill_value(bindings: GdalBindings, tmp_path: Path)
 
 
 @pytest.mark.parametrize("dtype", [dtype for dtype in DTYPES if dtype != "bool"])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"COMPRESS": "GZIP"},
-        {"COMPRESS": "ZSTD", "ZSTD_CHECKSUM": "YES"},
-        {"COMPRESS": "BLOSC", "BLOSC_CNAME": "zlib", "BLOSC_SHUFFLE": "BIT"},
-        {"CHUNK_MEMORY_LAYOUT": "F"},
-        {"SHARD_CHUNK_SHAPE": "2,5", "COMPRESS": "ZSTD"},
-    ],
-    ids=lambda options: "-".join(options.values()) or "none",
-)
+@pytest.mark.parametrize("options", [
+    {}, {"COMPRESS": "GZIP"}, {"COMPRESS": "ZSTD", "ZSTD_CHECKSUM": "YES"},
+    {"COMPRESS": "BLOSC", "BLOSC_CNAME": "zlib", "BLOSC_SHUFFLE": "BIT"}, {"CHUNK_MEMORY_LAYOUT": "F"},
+    {"SHARD_CHUNK_SHAPE": "2,5", "COMPRESS": "ZSTD"},
+], ids=lambda options: "-".join(options.values()) or "none")  # fmt: skip
 def test_stores_of_gdal(bindings: GdalBindings, options: dict[str, str], dtype: str, tmp_path: Path) -> None:
     values = noise(Request(dtype=dtype))
     values[:4, 5:10] = 0
@@ -814,8 +776,6 @@ def test_stores_of_gdal(bindings: GdalBindings, options: dict[str, str], dtype: 
     assert (array.shards is not None) == ("SHARD_CHUNK_SHAPE" in options)
     assert_same_bits(array[...], values)
 
-
-# Stores that were kept
 
 KEPT = sorted(path.relative_to(DATA).as_posix() for path in DATA.glob("*/*sharded"))
 

@@ -150,15 +150,11 @@ def check_both(tmp_path: Path, values: AnyArray, *, same_bytes: bool = True, **o
     assert document(ours, ".zattrs") == document(theirs, ".zattrs")
 
 
-@pytest.mark.parametrize(
-    ("dtype", "shape", "chunks", "order"),
-    [
-        *((dtype, (), (), "C") for dtype in ("<f8", ">i2", "|S3", "record")),
-        ("<i4", (0,), (4,), "C"), ("<i4", (3,), (8,), "C"),
-        *(("<i4", (3, 0), (2, 2), order) for order in "CF"),
-        *(("<i4", (2, 3, 4, 5), (1, 2, 4, 3), order) for order in "CF"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("dtype", "shape", "chunks", "order"), [
+    *((dtype, (), (), "C") for dtype in ("<f8", ">i2", "|S3", "record")), ("<i4", (0,), (4,), "C"),
+    ("<i4", (3,), (8,), "C"), *(("<i4", (3, 0), (2, 2), order) for order in "CF"),
+    *(("<i4", (2, 3, 4, 5), (1, 2, 4, 3), order) for order in "CF"),
+])  # fmt: skip
 @pytest.mark.parametrize("separator", [".", "/"])
 def test_shapes(
     tmp_path: Path, dtype: str, shape: tuple[int, ...], chunks: tuple[int, ...], separator: str, order: str
@@ -190,14 +186,11 @@ def test_fields_of_several_byte_orders_are_refused(tmp_path: Path) -> None:
     check_refused(tmp_path / "a", "dtype")
 
 
-@pytest.mark.parametrize(
-    ("dtype", "filters", "field"),
-    [
-        ("<i4", [numcodecs.Delta("<i4", ">i8")], "filters[0].astype"),
-        ("<i4", [numcodecs.Delta(">i4")], "filters[0].dtype"),
-        ("<f8", [numcodecs.AsType(">f4", "<f8")], "filters[0].encode_dtype"),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "filters", "field"), [
+    ("<i4", [numcodecs.Delta("<i4", ">i8")], "filters[0].astype"),
+    ("<i4", [numcodecs.Delta(">i4")], "filters[0].dtype"),
+    ("<f8", [numcodecs.AsType(">f4", "<f8")], "filters[0].encode_dtype"),
+])  # fmt: skip
 def test_filters_of_another_byte_order_are_refused(
     tmp_path: Path, dtype: str, filters: list[Any], field: str
 ) -> None:
@@ -207,28 +200,19 @@ def test_filters_of_another_byte_order_are_refused(
 
 
 COMPRESSORS: dict[str, Any] = {
-    "zstd": numcodecs.Zstd(3),
-    "zstd_checksum": numcodecs.Zstd(3, checksum=True),
-    "zlib": numcodecs.Zlib(1),
-    "gzip": numcodecs.GZip(5),
-    "bz2": numcodecs.BZ2(1),
-    "lz4": numcodecs.LZ4(),
-    "lzma": numcodecs.LZMA(preset=1),
-    "blosc": numcodecs.Blosc("lz4", 5, 1),
-    "blosc_auto": numcodecs.Blosc("zstd", 5, -1),
-    "blosc_bit": numcodecs.Blosc("zlib", 5, 2),
+    "zstd": numcodecs.Zstd(3), "zstd_checksum": numcodecs.Zstd(3, checksum=True), "zlib": numcodecs.Zlib(1),
+    "gzip": numcodecs.GZip(5), "bz2": numcodecs.BZ2(1), "lz4": numcodecs.LZ4(),
+    "lzma": numcodecs.LZMA(preset=1), "blosc": numcodecs.Blosc("lz4", 5, 1),
+    "blosc_auto": numcodecs.Blosc("zstd", 5, -1), "blosc_bit": numcodecs.Blosc("zlib", 5, 2),
     "blosc_none": numcodecs.Blosc("blosclz", 5, 0),
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("compressor", "dtype", "order"),
-    [
-        (compressor, dtype, "CF"[(at + turn) % 2])
-        for at, compressor in enumerate(COMPRESSORS)
-        for turn, dtype in enumerate(("|u1", ">i2", "<f8", "record_big", "<U6"))
-    ],
-)
+@pytest.mark.parametrize(("compressor", "dtype", "order"), [
+    (compressor, dtype, "CF"[(at + turn) % 2])
+    for at, compressor in enumerate(COMPRESSORS)
+    for turn, dtype in enumerate(("|u1", ">i2", "<f8", "record_big", "<U6"))
+])  # fmt: skip
 def test_compressors(tmp_path: Path, compressor: str, dtype: str, order: str) -> None:
     values = sample(native(dtype))
     check_both(
@@ -259,14 +243,11 @@ OF_BYTES = ("shuffle", "crc32", "adler32", "fletcher32", "jenkins_lookup3", "zli
 LOSSY = ("fixedscaleoffset", "quantize", "bitround", "astype", "two_of_arrays")
 
 
-@pytest.mark.parametrize(
-    ("name", "order", "compressor"),
-    [
-        (name, order, (None, "zlib")[(at + turn) % 2])
-        for at, name in enumerate(FILTERS)
-        for turn, order in enumerate("CF")
-    ],
-)
+@pytest.mark.parametrize(("name", "order", "compressor"), [
+    (name, order, (None, "zlib")[(at + turn) % 2])
+    for at, name in enumerate(FILTERS)
+    for turn, order in enumerate("CF")
+])  # fmt: skip
 def test_filters(tmp_path: Path, name: str, compressor: str | None, order: str) -> None:
     dtype, filters = FILTERS[name]
     values = (np.arange(63).reshape(SHAPE) % 40 - 7).astype(dtype)
@@ -381,9 +362,6 @@ def test_hierarchies_of_both(consolidated: bool, tmp_path: Path) -> None:
     inner = found["g/x"]
     assert isinstance(inner, xzarr3.Array)
     assert inner.dimension_names == ("x",)
-
-
-# tensorstore
 
 
 @pytest.fixture(scope="module")

@@ -147,17 +147,13 @@ def test_sharded_partial_reads_and_pickling(tmp_path: Any) -> None:
     np.testing.assert_array_equal(xzarr3.from_zarr(array).compute(scheduler="threads"), data)
 
 
-@pytest.mark.parametrize(
-    ("entry", "field"),
-    [
-        ({"name": "example.flip", "configuration": {"mask": 256}}, "mask"),
-        ({"name": "example.flip", "configuration": {}}, "mask"),
-        ({"name": "example.flip", "configuration": {"mask": 1, "more": 2}}, "more"),
-        ({"name": "example.flip", "other": 1}, "other"), ({"configuration": {}}, "storage_transformers[0]"),
-        ({"name": 7}, "storage_transformers[0]"), ("nobody.knows", "storage_transformers[0]"),
-    ],
-    ids=range(7),
-)  # fmt: skip
+@pytest.mark.parametrize(("entry", "field"), [
+    ({"name": "example.flip", "configuration": {"mask": 256}}, "mask"),
+    ({"name": "example.flip", "configuration": {}}, "mask"),
+    ({"name": "example.flip", "configuration": {"mask": 1, "more": 2}}, "more"),
+    ({"name": "example.flip", "other": 1}, "other"), ({"configuration": {}}, "storage_transformers[0]"),
+    ({"name": 7}, "storage_transformers[0]"), ("nobody.knows", "storage_transformers[0]"),
+], ids=range(7))  # fmt: skip
 def test_bad_documents(entry: Any, field: str) -> None:
     with pytest.raises(xzarr3.MetadataError) as caught:
         xzarr3.open_array(_with_entry(entry), "a")
