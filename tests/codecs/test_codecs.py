@@ -126,30 +126,15 @@ def test_transpose_in_three_dimensions(order: tuple[int, ...]) -> None:
     assert written(array) == data
 
 
-def test_known_checksums() -> None:
+def test_crc32c() -> None:
     assert crc32c(b"123456789") == 0xE3069283
-    assert crc32c(bytes(32)) == 0x8A9136AA
     assert Crc32cCodec().encode(b"123456789") == b"123456789" + bytes.fromhex("839206e3")
-    assert bytes(Crc32cCodec().encode(bytes(32))) == bytes(32) + bytes.fromhex("aa36918a")
-
-
-def test_checksum_is_behind_the_data_and_verified() -> None:
     good = checked(struct.pack("<3h", 1, 2, 3))
     assert read_chunk(good, 3, LITTLE, CRC).tolist() == [1, 2, 3]
     assert read_chunk(checked(good), 3, LITTLE, CRC, CRC).tolist() == [1, 2, 3]
     for at in range(10):
         assert "checksum mismatch" in not_read(changed(good, at, 4), 3, CRC).reason
         not_read(good[:at], 3, CRC)
-
-
-@pytest.mark.parametrize("level", range(10))
-def test_gzip_both_ways(level: int) -> None:
-    values, data = numbers(1000)
-    array = one_chunk("int16", 1000, LITTLE, codec("gzip", level=level))
-    array[...] = values
-    assert gzip.decompress(written(array)) == data
-    assert same_bits(array[...], values)
-    assert same_bits(read_chunk(gzip.compress(data, level), 1000, LITTLE, GZIP), values)
 
 
 @pytest.mark.parametrize("level", slow_but(range(10), 1, 6))
@@ -168,9 +153,8 @@ def test_gzip_is_the_same_every_time(level: int) -> None:
 
 
 @pytest.mark.parametrize("level", range(1, 10))
-def test_gzip_makes_noise_no_larger(level: int) -> None:
-    data = np.random.default_rng(0).bytes(100_000)
-    assert len(GzipCodec(level).encode(data)) < len(data) + 200
+def test_gzip_makes_noise_hardly_larger(level: int) -> None:
+    assert len(GzipCodec(level).encode(np.random.default_rng(0).bytes(100_000))) < 100_200
     for size in (0, 1, 1000, 100_000):
         worst = np.random.default_rng(size).integers(144, 256, size, "u1").tobytes()
         assert len(GzipCodec(level).encode(worst)) <= GzipCodec(level).max_encoded_size(size)
@@ -187,23 +171,12 @@ def gzip_member(data: bytes, flags: int = 0, extra: bytes = b"") -> bytes:
 
 
 def test_gzip_of_others() -> None:
-    """Members with any header fields, and any number of members."""
+    """Members with any header fields; that there may be several is tested below."""
     values, data = numbers(1000)
     extra = struct.pack("<H", 6) + b"ab\x02\x00xy"
-    found = [
-        gzip_member(data, flags, fields)
-        for flags, fields in ((0, b""), (8, b"name\0"), (16, b"a comment\0"), (4, extra), (2, b""),
-                              (30, extra + b"name\0comment\0"))
-    ]  # fmt: skip
-    for cuts in ([1], [0], [2000], [1, 1, 1999], [700, 1400], range(0, 2000, 20), [0] * 20_000):
-        ends = [0, *cuts, 2000]
-        found.append(b"".join(gzip.compress(data[low:high]) for low, high in itertools.pairwise(ends)))
-    for value in found:
-        assert gzip.decompress(value) == data
-        assert same_bits(read_chunk(value, 1000, LITTLE, GZIP), values)
-
-
-GZIP_GARBAGE = [b"\0", b"\x1f", b"\x1f\x8b", b"garbage", bytes(100), gzip.compress(b"x", mtime=0)[:-1]]
+    for flags, fields in ((0, b""), (8, b"name\0"), (16, b"a comment\0"), (4, extra), (2, b""),
+                          (30, extra + b"name\0comment\0")):  # fmt: skip
+        assert same_bits(read_chunk(gzip_member(data, flags, fields), 1000, LITTLE, GZIP), values)
 
 
 def test_gzip_that_is_not() -> None:
@@ -212,7 +185,8 @@ def test_gzip_that_is_not() -> None:
     for bad in (
         b"\x1f", data, zlib.compress(data), good[2:], changed(good, -8), changed(good, -1),
         b"\x1f\x8b\x09" + good[3:], gzip.compress(data + b"x"), gzip.compress(data + data),
-        *(good + garbage for garbage in GZIP_GARBAGE), *(good[:size] for size in range(0, len(good), 7)),
+        *(good + more for more in (b"\0", b"\x1f", b"\x1f\x8b", b"garbage", bytes(100), good[:-1])),
+        *(good[:size] for size in range(0, len(good), 7)),
     ):  # fmt: skip
         not_read(bad, 1000, GZIP)
     not_read(gzip.compress(data[:-1]), 1000, GZIP, "bytes")
@@ -253,18 +227,6 @@ def test_gzip_members_of_any_size(sizes: list[tuple[int, bool, int]], data: st.D
             GzipCodec().decode(value, len(expected) - 1)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("checksum", [False, True])
-@pytest.mark.parametrize("level", [-100, 0, 1, 3, 19])
-def test_zstd_is_read_by_others(level: int, checksum: bool, size: int) -> None:
-    values, data = numbers(size)
-    array = one_chunk("int16", size, LITTLE, codec("zstd", level=level, checksum=checksum))
-    array[...] = values
-    assert zstandard.ZstdDecompressor().decompress(written(array)) == data
-    assert zstandard.get_frame_parameters(written(array)).has_checksum is checksum
-    assert same_bits(array[...], values)
-
-
 def frame(data: bytes, **options: Any) -> bytes:
     return zstandard.ZstdCompressor(level=3, **options).compress(data)
 
@@ -290,19 +252,12 @@ def raw_frame(data: bytes) -> bytes:
     return struct.pack("<IBB", 0xFD2FB528, 0, 0x58) + body
 
 
-def rle_frame(octet: int, size: int) -> bytes:
-    """A frame of one run, with its size in the header, made by hand."""
-    head = struct.pack("<IBI", 0xFD2FB528, 0xA0, size)
-    runs = [min(size - at, 2**17) for at in range(0, size, 2**17)]
-    return head + b"".join(
-        struct.pack("<I", (at == len(runs) - 1) | 1 << 1 | run << 3)[:3] + bytes([octet])
-        for at, run in enumerate(runs)
-    )
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_zstd_of_others(size: int) -> None:
     values, data = numbers(size)
+    for checksum in (False, True):
+        ours = bytes(ZstdCodec(-100, checksum).encode(data))
+        assert zstandard.get_frame_parameters(ours).has_checksum is checksum
     for value in (
         frame(data), summed(data), unsized(data), frame(data, threads=2),
         frame(data, write_content_size=False, write_checksum=True), frame(data[:700]) + frame(data[700:]),
@@ -315,11 +270,6 @@ def test_zstd_of_others(size: int) -> None:
         raw_frame(data[:1500]) + frame(data[1500:]),
     ):  # fmt: skip
         assert same_bits(read_chunk(value, size, LITTLE, ZSTD), values)
-
-
-def test_zstd_of_one_run() -> None:
-    for size in (10, 2**18, 2**19):
-        assert (read_chunk(rle_frame(7, size), size, BYTES, ZSTD, dtype="uint8") == 7).all()
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -358,19 +308,14 @@ def test_blosc_is_read_by_others_and_theirs_by_us(cname: str, shuffle: int, size
         assert same_bits(read_chunk(bytes(theirs), size, LITTLE, compressor), values)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "size", "shuffle"),
-    [("int16", 2, "shuffle"), ("uint8", 1, "bitshuffle"), ("complex128", 16, "shuffle")],
-)
+@pytest.mark.parametrize(("dtype", "size", "shuffle"), [
+    ("i2", 2, "shuffle"), ("u1", 1, "bitshuffle"), ("c16", 16, "shuffle"), ("V320", 320, "shuffle"),
+])  # fmt: skip
 def test_blosc_takes_size_and_shuffle_from_the_elements(dtype: str, size: int, shuffle: str) -> None:
-    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=4, dtype=dtype, compressors=BloscCodec())
+    data = np.frombuffer(bytes(range(256)) * 10, dtype)
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=data, compressors=BloscCodec())
     configuration = json.loads(bytes(array.store.get("zarr.json") or b""))["codecs"][1]["configuration"]
     assert (configuration["typesize"], configuration["shuffle"]) == (size, shuffle)
-
-
-def test_blosc_of_large_elements() -> None:
-    data = np.frombuffer(bytes(range(256)) * 10, "V320")
-    array = xzarr3.create_array(xzarr3.MemoryStore(), data=data, compressors=BloscCodec())
     assert same_bits(xzarr3.open_array(array.store)[...], data)
 
 
@@ -480,21 +425,12 @@ def test_filters_of_huge_elements(name: str, field: str) -> None:
     assert caught.value.field == f"configuration.{field}"
 
 
-def test_half_of_a_surrogate_pair_is_no_name() -> None:
-    document = array_document(codecs=[{"name": "\ud800"}])
-    with pytest.raises(MetadataError, match="unknown codec"):
-        xzarr3.open_array(xzarr3.MemoryStore({"zarr.json": json.dumps(document).encode()}))
-    inner = {"name": "sharding_indexed", "configuration": {"codecs": ["\ud800"], "chunk_shape": [1]}}
-    with pytest.raises(MetadataError, match="unknown codec"):
-        parse_codec(inner)
-
-
 @dataclass(frozen=True)
 class _Careless(Unchanged):
     """Takes for granted what it is given."""
 
     name = "example.careless"
-    mode: str = ""
+    mode: Any = ""
 
     @classmethod
     def from_configuration(cls, configuration: Mapping[str, Any]) -> Self:
@@ -518,13 +454,6 @@ def test_what_a_codec_of_another_package_raises(configuration: dict[str, Any], f
         stored(chunk_document("int16", (40,), [LITTLE, careless]))
     assert caught.value.field == f"codecs[1]{field}"
     assert isinstance(caught.value.__cause__, LookupError | AttributeError | ArithmeticError)
-
-
-@pytest.mark.parametrize("codecs", [np.array(2), 5, Thing()], ids=["no dimensions", "number", "object"])
-@pytest.mark.parametrize("kind", ["filters", "serializer", "compressors"])
-def test_what_is_no_codec_and_no_list_of_them(codecs: Any, kind: str) -> None:
-    with pytest.raises(MetadataError, match=r"not .*codec"):
-        xzarr3.create_array(xzarr3.MemoryStore(), shape=3, dtype="i4", **{kind: codecs})
 
 
 def test_null_and_nan_are_two_configurations() -> None:
@@ -559,13 +488,7 @@ def test_codecs_are_cached_after_any_number_of_lists() -> None:
 
 @pytest.mark.parametrize("values", [(1, 1.0, True), (0.0, -0.0, 0)])
 def test_codecs_are_equal_if_their_documents_are(values: tuple[Any, ...]) -> None:
-    @dataclass(frozen=True)
-    class AnyCodec(Unchanged):
-        name = "example.any"
-        value: Any = None
-
-    assert len({AnyCodec(value) for value in values}) == len(values)
-    assert AnyCodec(values[0]) == AnyCodec(values[0])
+    assert len({_Careless(value) for value in (*values, *values)}) == len(values)
 
 
 def test_snappy_inside_blosc_is_refused_by_name(tmp_path: Path) -> None:

@@ -264,9 +264,9 @@ def test_values_that_cannot_be_cast() -> None:
 
 COMPRESSORS: list[dict[str, Any]] = [
     {"id": "zlib"}, {"id": "zlib", "level": 9}, {"id": "zlib", "level": 0}, {"id": "zlib", "level": -1},
-    {"id": "gzip"}, {"id": "gzip", "level": 9}, {"id": "gzip", "level": -1}, {"id": "bz2"},
-    {"id": "bz2", "level": 9}, {"id": "lzma"}, {"id": "lzma", "preset": 0}, {"id": "lzma", "format": 2},
-    {"id": "lzma", "check": 0}, {"id": "lzma", "format": 1, "check": 1, "preset": None, "filters": None},
+    {"id": "gzip"}, {"id": "gzip", "level": 9}, {"id": "gzip", "level": 0}, {"id": "gzip", "level": -1},
+    {"id": "bz2"}, {"id": "bz2", "level": 9}, {"id": "lzma"}, {"id": "lzma", "preset": 0},
+    {"id": "lzma", "format": 2}, {"id": "lzma", "check": 0}, {"id": "lzma", "format": 1, "check": 1, "preset": None, "filters": None},
     {"id": "lz4"}, {"id": "lz4", "acceleration": 10}, {"id": "zstd"}, {"id": "zstd", "level": 9},
     {"id": "zstd", "level": -3}, {"id": "zstd", "level": 1, "checksum": True}, {"id": "blosc"},
     {"id": "blosc", "cname": "zstd", "clevel": 1, "shuffle": 2, "blocksize": 0},
