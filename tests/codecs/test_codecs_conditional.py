@@ -19,7 +19,6 @@ from xzarr3.codecs import (
     BytesCodec,
     ConditionalCodec,
     Crc32cCodec,
-    GzipCodec,
     ShardingCodec,
     ShuffleCodec,
     ZstdCodec,
@@ -50,13 +49,6 @@ def test_golden_bytes() -> None:
     assert bytes(alone.encode(NOISE.tobytes())) == b"\0" + NOISE.tobytes()
     assert bytes(alone.encode(b"")) == b"\0"
     assert bytes(alone.decode(b"\0", 0)) == b""
-
-
-@pytest.mark.parametrize(("bits", "head", "only"), [(None, b"\0\0", b"\0\1"), (24, b"\0\0\0", b"\0\1\0")])
-def test_bits_are_in_little_endian_order(bits: int | None, head: bytes, only: bytes) -> None:
-    codec = ConditionalCodec([GzipCodec(1)] * 9, bits)
-    assert bytes(codec.encode(b"a")) == head + b"a"
-    assert bytes(codec.decode(only + zlib.compress(b"a", 9, 31), 1)) == b"a"
 
 
 @given(

@@ -6,7 +6,6 @@ import bz2
 import json
 import lzma
 import pickle
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,8 +14,8 @@ import numcodecs.registry
 import numpy as np
 import pytest
 from _chains import spec_of
-from _slow import slow, slow_but
-from _strategies import attempt, same_bits
+from _slow import slow
+from _strategies import same_bits
 from _things import case
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -108,7 +107,7 @@ def numbers(dtype: str, shape: tuple[int, ...] = (4, 6)) -> np.ndarray[Any, Any]
     return (rng.normal(size=shape) * 10).astype(dtype)
 
 
-def filters_of(dtype: str) -> Iterator[dict[str, Any]]:
+def filters_of(dtype: str, memory_order: str) -> Iterator[dict[str, Any]]:
     """Filters of numbers of a dtype, with every dtype of the output that they can have."""
     kind, order = np.dtype(dtype).kind, dtype[0].replace("|", "<")
     yield {"id": "delta", "dtype": dtype}
@@ -124,26 +123,21 @@ def filters_of(dtype: str) -> Iterator[dict[str, Any]]:
     for digits in (0, 1, 2):
         yield {"id": "quantize", "digits": digits, "dtype": dtype}
     yield {"id": "quantize", "digits": 1, "dtype": dtype, "astype": f"{order}f4"}
+    if order == "<":  # numcodecs knows no other, and makes C order of F where bitround changes something.
+        most = {2: 10, 4: 23, 8: 52}[np.dtype(dtype).itemsize]
+        for keepbits in (0, 3, most) if memory_order == "C" else (most,):
+            yield {"id": "bitround", "keepbits": keepbits}
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", INTEGERS + FLOATS)
 def test_filters_of_numbers(dtype: str, order: str) -> None:
-    for config in filters_of(dtype):
+    for config in filters_of(dtype, order):
         values = numbers(dtype)
         if config["id"] == "fixedscaleoffset":  # The output is to hold them.
             values = (np.abs(values) % 1).astype(dtype)
         with case(config):
             both_ways(values, [config], order=order)
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("dtype", ["=f2", "=f4", "=f8"])
-def test_bitround(dtype: str, order: str) -> None:
-    """numcodecs knows no other byte order than ours, and makes C order of F where it changes something."""
-    bits = {2: 10, 4: 23, 8: 52}[np.dtype(dtype).itemsize]
-    for keepbits in (0, 3, bits) if order == "C" else (bits,):
-        both_ways(numbers(dtype), [{"id": "bitround", "keepbits": keepbits}], order=order)
 
 
 @pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")  # The values have no imaginary part.
@@ -266,7 +260,8 @@ COMPRESSORS: list[dict[str, Any]] = [
     {"id": "zlib"}, {"id": "zlib", "level": 9}, {"id": "zlib", "level": 0}, {"id": "zlib", "level": -1},
     {"id": "gzip"}, {"id": "gzip", "level": 9}, {"id": "gzip", "level": 0}, {"id": "gzip", "level": -1},
     {"id": "bz2"}, {"id": "bz2", "level": 9}, {"id": "lzma"}, {"id": "lzma", "preset": 0},
-    {"id": "lzma", "format": 2}, {"id": "lzma", "check": 0}, {"id": "lzma", "format": 1, "check": 1, "preset": None, "filters": None},
+    {"id": "lzma", "format": 2}, {"id": "lzma", "check": 0},
+    {"id": "lzma", "format": 1, "check": 1, "preset": None, "filters": None},
     {"id": "lz4"}, {"id": "lz4", "acceleration": 10}, {"id": "zstd"}, {"id": "zstd", "level": 9},
     {"id": "zstd", "level": -3}, {"id": "zstd", "level": 1, "checksum": True}, {"id": "blosc"},
     {"id": "blosc", "cname": "zstd", "clevel": 1, "shuffle": 2, "blocksize": 0},
@@ -280,7 +275,6 @@ CHECKSUMS: list[dict[str, Any]] = [
     {"id": "adler32"}, {"id": "adler32", "location": "end"}, {"id": "fletcher32"},
     {"id": "jenkins_lookup3"}, {"id": "jenkins_lookup3", "initval": 1234, "prefix": None},
 ]  # fmt: skip
-QUICK = [{"id": name} for name in ("zlib", "lzma", "lz4", "shuffle", "crc32")]
 
 
 def peer(config: Mapping[str, Any]) -> Any:
@@ -353,23 +347,6 @@ def test_bytes_that_are_not_theirs(config: Any) -> None:
         damaged[at] ^= 16
         with pytest.raises(ChunkDecodeError, match=r"checksum|CRC mismatch"):
             codec.decode(bytes(damaged), 100)
-
-
-@pytest.mark.parametrize("config", slow_but(COMPRESSORS + CHECKSUMS, *QUICK), ids=str)
-@settings(max_examples=60)
-@given(data=st.data())
-def test_damaged_bytes(config: Any, data: st.DataObject) -> None:
-    codec = coder(config)
-    good = bytearray(to_bytes(codec.encode(np.arange(100, dtype="<i2").tobytes())))
-    for _ in range(data.draw(st.integers(1, 3))):
-        good[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
-    cut = bytes(good[: data.draw(st.one_of(st.none(), st.integers(0, len(good))))])
-    for value in (cut, data.draw(st.binary(max_size=100))):
-        found, error = attempt(lambda value=value: codec.decode(value, 200), ChunkDecodeError)
-        assert error is not None or len(found) <= 200
-        if isinstance(error, ChunkDecodeError):
-            assert error.codec == codec.name
-            assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 def test_bytes_that_cannot_be_encoded() -> None:
@@ -450,12 +427,9 @@ def test_codecs_that_both_versions_have() -> None:
 
 def test_the_two_places_of_a_checksum_are_two_codecs() -> None:
     """The class of one place of the checksum must not become that of the other."""
-    before: Any = {"name": "numcodecs.crc32c", "configuration": {"location": "start"}}
-    after: Any = {"name": "numcodecs.crc32c", "configuration": {}}
-    assert codec_from_json(after) == Crc32cCodec()
-    assert codec_from_json(before) == from_numcodecs({"id": "crc32c", "location": "start"})
-    assert codec_from_json(before).name == "numcodecs.crc32c"  # type: ignore[union-attr]
-    assert codec_from_json(after) == Crc32cCodec()
+    for configuration, codec in (({}, Crc32cCodec()), ({"location": "start"}, None), ({}, Crc32cCodec())):
+        found = codec_from_json({"name": "numcodecs.crc32c", "configuration": configuration})
+        assert found == (codec or from_numcodecs({"id": "crc32c", "location": "start"}))
 
 
 def test_an_array_and_its_filters_have_one_byte_order() -> None:
@@ -556,7 +530,6 @@ def library_both_ways(config: Any, dtype: str, shape: tuple[int, ...], bad: Any)
     for each, value in [(larger, ours), *((chain, value) for value in bad(ours))]:
         with pytest.raises(ChunkDecodeError):
             each.decode(value)
-    damage_all(chain, ours)
     return ours, theirs
 
 
@@ -583,16 +556,3 @@ def test_zfpy(dtype: str, shape: tuple[int, ...]) -> None:
         if np.dtype(dtype).kind != "i" or config.get("mode") != 4:  # zfp has no fixed accuracy for integers.
             ours, theirs = library_both_ways(config, dtype, shape, bad)
             assert ours == theirs
-
-
-def damage_all(chain: CodecChain, good: bytes) -> None:
-    """Damaged chunks end in the one error, or in an array of the right shape."""
-    pick = random.Random(1)
-    for _ in range(200):
-        bad = bytearray(good)
-        bad[pick.randrange(len(bad))] = pick.randrange(256)
-        found, error = attempt(
-            lambda bad=bad: chain.decode(bytes(bad[: pick.choice([None, pick.randrange(len(bad))])])),
-            ChunkDecodeError,
-        )
-        assert error is not None or (found.shape, found.dtype) == (chain.spec.shape, chain.spec.dtype)
