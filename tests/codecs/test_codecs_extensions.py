@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import math
 import struct
@@ -37,7 +38,6 @@ from xzarr3.codecs import (
     codec_from_json,
 )
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, ChunkSpec, Codec
-from xzarr3.codecs.numcodecs import numcodecs_ids
 from xzarr3.codecs.pipeline import CodecChain
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -128,28 +128,6 @@ NOT_VALID: list[Any] = [
 ])  # fmt: skip
 def test_reshape_refused(shape: Any, chunk: tuple[int, ...], reason: str) -> None:
     assert reason in refused("reshape", {"shape": shape}, shape=chunk).reason
-
-
-@given(data=st.data())
-def test_reshape_like_numpy(data: st.DataObject) -> None:
-    chunk = tuple(data.draw(st.lists(st.integers(1, 4), max_size=4)))
-    parts: list[Any] = []
-    expected: list[int] = []
-    rest = list(range(len(chunk)))
-    while rest:
-        take = data.draw(st.integers(1, len(rest)))
-        dims, rest = rest[:take], rest[take:]
-        length = math.prod(chunk[dim] for dim in dims)
-        parts.append(data.draw(st.sampled_from([dims, length])))
-        expected.append(length)
-    if parts and data.draw(st.booleans()):
-        at = data.draw(st.integers(0, len(parts) - 1))
-        parts[at] = -1
-    codec = ReshapeCodec(parts)
-    spec = spec_of("uint8", chunk)
-    values = np.arange(math.prod(chunk), dtype="u1").reshape(chunk)
-    assert np.array_equal(codec.encode(values, spec), values.reshape(expected))
-    assert np.array_equal(round_trip(codec, values, spec), values)
 
 
 @pytest.mark.parametrize(
@@ -687,127 +665,62 @@ def test_scaled_and_cast(fill: float) -> None:
         array[0] = 1000
 
 
-SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(-3, 300), st.integers(), st.floats(),
-    st.sampled_from(["NaN", "Infinity", "none", "int8", "float32", "clamp", "wrap", "0x7fc00000", "bytes"]),
-    st.sampled_from(["<i4", ">f8", "M8[ns]", "S5", "end", "start", "utf-8"]),
-    st.text(max_size=2),
-)  # fmt: skip
-ANYTHING = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
-)
-NUMCODECS_FIELDS = (
-    "level dtype astype encode_dtype decode_dtype offset scale digits keepbits filters format preset "
-    "location shuffle elementsize encoding mode initval"
-)
-FIELDS = {
-    "reshape": "shape", "bitround": "keepbits", "scale_offset": "offset scale", "n5_default": "codecs",
-    "cast_value": "data_type rounding out_of_range scalar_map",
-    "packbits": "padding_encoding first_bit last_bit",
-    **{f"numcodecs.{name}": NUMCODECS_FIELDS for name in numcodecs_ids()},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", slow_but(FIELDS, "cast_value", "packbits"))
-@settings(max_examples=settings().max_examples // 2)  # Of each of many codecs.
-@given(data=st.data())
-def test_no_configuration_breaks_anything(name: str, data: st.DataObject) -> None:
-    """Whatever a document says, it is a codec or it is refused; and it encodes and decodes or says why."""
-    known = data.draw(st.lists(st.sampled_from(FIELDS[name].split()), max_size=4))
-    configuration = {field: data.draw(ANYTHING) for field in known}
-    if name == "cast_value" and data.draw(st.booleans()):
-        configuration["data_type"] = data.draw(st.sampled_from([*INTEGERS, *FLOATS]))
-    data_type = data.draw(st.sampled_from(["int8", "uint64", "float32", "float64", "bool", "complex64"]))
-    spec = spec_of(data_type, (2, 3))
-    document: Any = {"name": name, "configuration": configuration}
-    try:
-        codec = codec_from_json(document)
-        assert hash(codec) == hash(codec_from_json(document))
-        chain = CodecChain(codecs_with(codec), spec)
-    except MetadataError:
-        return
-    array = np.arange(6).reshape(2, 3).astype(spec.dtype)
-    try:
-        found = chain.decode(chain.encode(array))
-    except xzarr3.ChunkError:
-        return
-    assert (found.shape, found.dtype.newbyteorder("=")) == ((2, 3), spec.dtype)
-
-
-def zarr_python() -> Any:
-    """zarr-python with these codecs."""
+def of_zarr_python() -> dict[str, tuple[Any, Any, dict[str, Any]]]:
+    """Values, the part of them that is written and options, with the codecs of zarr-python."""
     zarr = pytest.importorskip("zarr")
-    pytest.importorskip("zarr.codecs.scale_offset")
-    return zarr
-
-
-def check_with_zarr_python(tmp_path: Path, values: Any, part: Any = ..., **given: Any) -> Any:
-    """Part of an array is written by both libraries, and read by each of what the other one wrote."""
-    zarr, options = zarr_python(), {"shape": values.shape, "dtype": values.dtype, "fill_value": 1, **given}
-    theirs = zarr.create_array(str(tmp_path / "theirs"), **options)
-    ours = xzarr3.create_array(tmp_path / "ours", **options)
-    theirs[part] = ours[part] = values[part]
-    expected = theirs[...]
-    for found in (ours, zarr.open_array(str(tmp_path / "ours")), xzarr3.open_array(tmp_path / "theirs")):
-        assert np.array_equal(found[...], expected, equal_nan=values.dtype.kind == "f")
-        assert np.array_equal(found[::3], expected[::3], equal_nan=values.dtype.kind == "f")
-    return expected
-
-
-@pytest.mark.parametrize("dtype", ["f8", "f4", "f2", "i4", "u2", "i1"])
-@pytest.mark.parametrize("shards", [None, (12,)])
-def test_scale_offset_with_zarr_python(tmp_path: Path, dtype: str, shards: Any) -> None:
-    zarr = zarr_python()
-    values = np.arange(20).astype(dtype)
-    offset, scale = int(dtype[0] != "u"), 0.25 if dtype[0] == "f" else 2
-    options = {"chunks": 4, "shards": shards, "fill_value": values[3].item()}
-    scaled = zarr.codecs.scale_offset.ScaleOffset(offset=offset, scale=scale)
-    check_with_zarr_python(tmp_path, values, slice(2, 15), filters=[scaled], **options)
-    zarr.open_array(str(tmp_path / "ours"), mode="r+")[0] = 5
-    assert xzarr3.open_array(tmp_path / "ours")[0] == 5
-
-
-def test_left_out_inner_chunks_with_zarr_python(tmp_path: Path) -> None:
-    """In a shard behind the codec: both take them for what it makes of the fill value."""
-    zarr = zarr_python()
+    scale_offset = pytest.importorskip("zarr.codecs.scale_offset").ScaleOffset
+    cast_value = pytest.importorskip("zarr.codecs.cast_value").CastValue
+    pytest.importorskip("cast_value_rs")
+    cases: dict[str, tuple[Any, Any, dict[str, Any]]] = {}
+    for dtype, shards in itertools.product(("f8", "f4", "f2", "i4", "u2", "i1"), (None, (12,))):
+        scaled = scale_offset(offset=int(dtype[0] != "u"), scale=0.25 if dtype[0] == "f" else 2)
+        options = {"chunks": 4, "shards": shards, "fill_value": 3, "filters": [scaled]}
+        cases[f"scale_offset {dtype} {shards}"] = (np.arange(20).astype(dtype), slice(2, 15), options)
+    for rounding, answer, (source, target) in itertools.product(ROUNDINGS, (None, "clamp", "wrap"), CASTS):
+        wide = np.random.default_rng(5).integers(-200_000, 200_000, 64) / (4 if source[0] == "f" else 1)
+        values = (wide % 100 if answer is None else wide).astype(source)
+        given: dict[str, Any] = {"rounding": rounding, "out_of_range": answer}
+        if target[0] == "f" and answer == "wrap":  # Only integers wrap around.
+            continue
+        if source[0] == "f" and target[0] != "f":
+            values[5] = np.nan
+            given["scalar_map"] = {"encode": [("NaN", 7)], "decode": [(7, "NaN")]}
+        values[values == 7] = 8
+        cast = cast_value(data_type=np.dtype(target).name, **given)
+        options = {"chunks": 16, "fill_value": 1, "filters": [cast]}
+        cases[f"cast_value {source} {target} {rounding} {answer}"] = (values, ..., options)
+    # Inner chunks left out behind the codec: both take them for what it makes of the fill value.
     values = np.full(16, 3, "f4")
     values[4:6] = [9, 10]
-    found = check_with_zarr_python(
-        tmp_path, values, slice(4, 6), chunks=8, fill_value=3.0, compressors=None,
-        filters=[zarr.codecs.scale_offset.ScaleOffset(offset=1, scale=0.25)],
-        serializer=zarr.codecs.ShardingCodec(chunk_shape=(2,)),
-    )  # fmt: skip
-    assert np.array_equal(found, values)
-    assert (tmp_path / "ours/c/0").read_bytes() == (tmp_path / "theirs/c/0").read_bytes()
-    assert len((tmp_path / "ours/c/0").read_bytes()) == 8 + 4 * 16 + 4
+    cases["left out"] = (values, slice(4, 6), {
+        "chunks": 8, "fill_value": 3.0, "compressors": None, "filters": [scale_offset(offset=1, scale=0.25)],
+        "serializer": zarr.codecs.ShardingCodec(chunk_shape=(2,)),
+    })  # fmt: skip
+    return cases
 
 
-WHOLE = [("f8", "i2"), ("f4", "u1"), ("i4", "i1")]
-FLOATING = [("f8", "f4"), ("u2", "f4"), ("f8", "f2")]
+CASTS = [("f8", "i2"), ("f4", "u1"), ("i4", "i1"), ("f8", "f4"), ("u2", "f4"), ("f8", "f2")]
 
 
-@pytest.mark.parametrize("rounding", slow_but(ROUNDINGS, "nearest-even", "towards-zero"))
-@pytest.mark.parametrize(("source", "target", "out_of_range"), [
-    *((*types, out) for types in WHOLE for out in (None, "clamp", "wrap")),
-    *((*types, out) for types in FLOATING for out in (None, "clamp")),  # Only integers wrap around.
-])  # fmt: skip
-def test_cast_value_with_zarr_python(
-    tmp_path: Path, source: str, target: str, rounding: Any, out_of_range: Any
-) -> None:
-    zarr_python()
-    pytest.importorskip("cast_value_rs")
-    from zarr.codecs.cast_value import CastValue
-
-    wide = np.random.default_rng(5).integers(-200_000, 200_000, 64) / (4 if source[0] == "f" else 1)
-    values = (wide % 100 if out_of_range is None else wide).astype(source)
-    given: dict[str, Any] = {"rounding": rounding, "out_of_range": out_of_range}
-    if source[0] == "f" and target[0] != "f":
-        values[5] = np.nan
-        given["scalar_map"] = {"encode": [("NaN", 7)], "decode": [(7, "NaN")]}
-    values[values == 7] = 8
-    cast = CastValue(data_type=np.dtype(target).name, **given)
-    check_with_zarr_python(tmp_path, values, chunks=16, filters=[cast])
+@pytest.mark.parametrize("kind", ["scale_offset", "cast_value", "left out"])
+def test_with_zarr_python(kind: str, tmp_path: Path) -> None:
+    """Part of an array is written by both libraries, and read by each of what the other one wrote."""
+    zarr = pytest.importorskip("zarr")
+    for name, (values, part, more) in of_zarr_python().items():
+        if not name.startswith(kind):
+            continue
+        with case(name):
+            ours, theirs = (tmp_path / name / who for who in ("ours", "theirs"))
+            options = {"shape": values.shape, "dtype": values.dtype, **more}
+            for library, path in ((zarr, theirs), (xzarr3, ours)):
+                library.create_array(path, **options)[part] = values[part]
+            expected = zarr.open_array(theirs, mode="r")[...]
+            for found in (zarr.open_array(ours, mode="r+"), *map(xzarr3.open_array, (ours, theirs))):
+                assert np.array_equal(found[...], expected, equal_nan=values.dtype.kind == "f")
+                assert np.array_equal(found[::3], expected[::3], equal_nan=values.dtype.kind == "f")
+            if kind == "left out":
+                assert (ours / "c/0").read_bytes() == (theirs / "c/0").read_bytes()
+                assert len((ours / "c/0").read_bytes()) == 8 + 4 * 16 + 4
 
 
 def zarrs() -> Any:

@@ -78,6 +78,17 @@ FORMS = {
             array_document(
                 data_type="complex64", fill_value=[1, "NaN"],
                 codecs=[LITTLE, {"name": "gzip", "configuration": {"level": 5}}, {"name": "crc32c"}]),
+            array_document(
+                data_type="float32", codecs=[
+                    {"name": "bitround", "configuration": {"keepbits": 12}},
+                    {"name": "scale_offset", "configuration": {"offset": 1, "scale": 2}},
+                    {"name": "cast_value", "configuration": {
+                        "data_type": "int16", "rounding": "towards-zero", "out_of_range": "clamp",
+                        "scalar_map": {"encode": [["NaN", 9]], "decode": [[9, "NaN"]]}}},
+                    {"name": "numcodecs.delta", "configuration": {"dtype": "<i2"}},
+                    {"name": "reshape", "configuration": {"shape": [[0, 1]]}},
+                    {"name": "packbits", "configuration": {"padding_encoding": "first_byte", "last_bit": 15}},
+                    {"name": "numcodecs.zlib", "configuration": {"level": 1}}]),
             {"zarr_format": 3, "node_type": "group", "attributes": {}, "consolidated_metadata": {
                 "kind": "inline", "must_understand": False,
                 "metadata": {"x": array_document(), "g": {"zarr_format": 3, "node_type": "group"}}}},
