@@ -56,19 +56,16 @@ CNAMES = ("lz4", "lz4hc", "blosclz", "zlib", "zstd")
 
 
 def one_chunk(dtype: str, size: int, *codecs: Any) -> xzarr3.Array:
-    """An array of one dimension and one chunk."""
     return stored(chunk_document(dtype, (size,), list(codecs)))
 
 
 def read_chunk(data: bytes, size: int, *codecs: Any, dtype: str = "int16") -> Any:
-    """What an array holds whose only chunk is these bytes."""
     array = one_chunk(dtype, size, *codecs)
     array.store.set("c/0", data)
     return array.get()
 
 
 def written(array: xzarr3.Array) -> bytes:
-    """The stored bytes of an array that is one chunk."""
     return bytes(array.store.get("/".join(["c", *("0" for _ in array.shape)])) or b"")
 
 
@@ -78,7 +75,6 @@ def not_read(bad: bytes, size: int, compressor: Any, *names: str) -> ChunkDecode
 
 
 def changed(data: bytes, at: int, bits: int = 1) -> bytes:
-    """The bytes with some bits of one of them flipped."""
     damaged = bytearray(data)
     damaged[at] ^= bits
     return bytes(damaged)
@@ -111,19 +107,6 @@ def test_bytes_of_another_size(size: int) -> None:
         assert str(size) in error.reason
         assert "12" in error.reason
     assert array[0:2].tolist() == [[0] * 6] * 2
-
-
-@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
-def test_transpose_in_three_dimensions(order: tuple[int, ...]) -> None:
-    values = np.arange(24, dtype="uint8").reshape(2, 3, 4)
-    data = values.transpose(order).tobytes()
-    codecs = [codec("transpose", order=list(order)), "bytes"]
-    array = stored(chunk_document("uint8", values.shape, codecs), {"c/0/0/0": data})
-    assert same_bits(array[...], values)
-    assert same_bits(array[1, ::-1, 1:3], values[1, ::-1, 1:3])
-    array[...] = 0
-    array[...] = values
-    assert written(array) == data
 
 
 def test_crc32c() -> None:
@@ -161,7 +144,6 @@ def test_gzip_makes_noise_hardly_larger(level: int) -> None:
 
 
 def gzip_member(data: bytes, flags: int = 0, extra: bytes = b"") -> bytes:
-    """A gzip member with any header fields (RFC 1952)."""
     deflate = zlib.compressobj(6, zlib.DEFLATED, -15)
     body = deflate.compress(data) + deflate.flush()
     head = struct.pack("<BBBBIBB", 0x1F, 0x8B, 8, flags, 12345, 0, 255) + extra
@@ -171,7 +153,6 @@ def gzip_member(data: bytes, flags: int = 0, extra: bytes = b"") -> bytes:
 
 
 def test_gzip_of_others() -> None:
-    """Members with any header fields; that there may be several is tested below."""
     values, data = numbers(1000)
     extra = struct.pack("<H", 6) + b"ab\x02\x00xy"
     for flags, fields in ((0, b""), (8, b"name\0"), (16, b"a comment\0"), (4, extra), (2, b""),
@@ -427,8 +408,6 @@ def test_filters_of_huge_elements(name: str, field: str) -> None:
 
 @dataclass(frozen=True)
 class _Careless(Unchanged):
-    """Takes for granted what it is given."""
-
     name = "example.careless"
     mode: Any = ""
 

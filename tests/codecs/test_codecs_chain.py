@@ -61,7 +61,6 @@ TYPES: dict[str, tuple[Any, int, Callable[[Any], Any]]] = {
 
 
 def codes_of(text: Any) -> Any:
-    """The code points of an array of text."""
     order = np.dtype("u4").newbyteorder(text.dtype.byteorder)
     return text.view(np.dtype((order, (text.dtype.itemsize // 4,))))
 
@@ -360,7 +359,6 @@ def test_bounds_do_not_grow_with_shards_in_shards() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("inner", ["gzip", "numcodecs.bz2", "numcodecs.lzma", "zstd"])
 def test_bounds_of_many_small_chunks_hold(inner: str) -> None:
-    """Where each inner chunk takes far more than its one byte."""
     codecs = (ShardingCodec((1,), (BytesCodec(), parse_codec(inner), Crc32cCodec())), GzipCodec())
     chain = CodecChain(codecs, spec_of("uint8", (1000,)))
     values = np.random.default_rng(1).integers(1, 256, 1000, "u1")
@@ -413,8 +411,6 @@ def write_another(codec: BytesBytesCodec | None = None) -> None:
 
 
 class _WritingStore(xzarr3.MemoryStore):
-    """Writes another array before it writes a value."""
-
     busy = False
 
     def put(self, key: str, pieces: Any) -> None:

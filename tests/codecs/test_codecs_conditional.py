@@ -15,16 +15,7 @@ from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import ChunkDecodeError, MetadataError, UnknownExtensionError
-from xzarr3.codecs import (
-    BytesCodec,
-    ConditionalCodec,
-    Crc32cCodec,
-    ShardingCodec,
-    ShuffleCodec,
-    ZstdCodec,
-    codec_from_json,
-    parse_codec,
-)
+from xzarr3.codecs import BytesCodec, ConditionalCodec, Crc32cCodec, ZstdCodec, codec_from_json, parse_codec
 
 SMOOTH = np.arange(4096, dtype="<i4")
 NOISE = np.random.default_rng(0).integers(0, 2**31, 4096, "<i4")
@@ -92,7 +83,7 @@ def test_document() -> None:
     data = document([shuffle_of(4), zstd], header_bits=32)
     codec = codec_from_json(data)
     assert codec is not None
-    assert codec == ConditionalCodec([ShuffleCodec(4), ZstdCodec(5)], 32)
+    assert codec == ConditionalCodec([xzarr3.codecs.ShuffleCodec(4), ZstdCodec(5)], 32)
     assert codec.to_json() == data
     assert pickle.loads(pickle.dumps(codec)) == codec
     assert hash(codec) == hash(codec_from_json(json.loads(json.dumps(data))))
@@ -151,7 +142,7 @@ def shuffle_of(size: int) -> dict[str, Any]:
     return {"name": "numcodecs.shuffle", "configuration": {"elementsize": size}}
 
 
-INDEX = ShardingCodec((4,), (BytesCodec(),), (BytesCodec(), ConditionalCodec(["crc32c"])))
+INDEX = xzarr3.codecs.ShardingCodec((4,), (BytesCodec(),), (BytesCodec(), ConditionalCodec(["crc32c"])))
 
 
 @pytest.mark.parametrize(("options", "match"), [

@@ -27,8 +27,6 @@ zarr = pytest.importorskip("zarr", minversion="3")
 
 
 class Reversed(Codec):  # type: ignore[misc]
-    """Reverses bytes, and puts a number before them."""
-
     codec_id = "reversed_of_tests"
 
     def __init__(self, mark: int = 7) -> None:

@@ -73,7 +73,6 @@ def install(site: Path, name: str, modules: dict[str, str], entry_points: dict[s
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with packages, to be put onto the path."""
     path = tmp_path_factory.mktemp("site")
     modules = {"example_codecs": CODEC, "example_failing": "raise RuntimeError('no luck today')\n"}
     install(path, "example-codecs", modules, ENTRY_POINTS)
@@ -81,7 +80,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(site: Path, *arguments: str, code: str) -> str:
-    """What a fresh process prints."""
     root = str(Path(xzarr3.__file__).parent.parent)
     path = os.pathsep.join([str(site), root, *filter(None, [os.environ.get("PYTHONPATH")])])
     child = subprocess.run(

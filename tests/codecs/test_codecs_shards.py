@@ -42,7 +42,6 @@ def shard_values(missing: tuple[int, ...] = (), fill: int = 0) -> Any:
 def shard_of(
     entries: list[tuple[int, int]], body: bytes, location: str = "end", order: str = "<", check: bool = True
 ) -> bytes:
-    """A shard with any entries in its index."""
     index = b"".join(struct.pack(f"{order}QQ", *entry) for entry in entries)
     index = checked(index) if check else index
     return index + body if location == "start" else body + index
@@ -83,7 +82,6 @@ def check_parts(array: xzarr3.Array, expected: Any) -> None:
 
 
 def check_change(array: xzarr3.Array, expected: Any) -> None:
-    """Writing a part of a shard keeps its other parts."""
     check_parts(array, expected)
     array[1, 1] = 200
     changed = expected.copy()
@@ -116,15 +114,7 @@ def test_any_order_gaps_and_missing_chunks(location: str, gap: bytes, store: xza
             check_change(array, shard_values(missing, 77))
 
 
-def test_inner_chunks_may_share_bytes(store: xzarr3.Store) -> None:
-    both = INNER[0] + INNER[1]
-    array = open_shard(store, shard_of([(0, 6), (6, 6), (0, 6), (3, 6)], both), sharding((2, 3), BYTES))
-    assert array[2:4, 3:6].tobytes() == both[3:9]
-    assert array[2:4, 0:3].tobytes() == INNER[0]
-
-
 def around_and_within(gap: bytes) -> dict[str, tuple[list[Any], bytes]]:
-    """The codecs and the bytes of shards with codecs around them and within them."""
     plain = build_shard(INNER, gap=gap)
     found = {
         f"{inner['name']} within": (

@@ -66,7 +66,6 @@ def promoted(values: Any) -> Any:
 
 
 def demoted(found: Any, dtype: np.dtype[Any]) -> Any:
-    """The reverse, of what was decoded."""
     if dtype.name in NATIVE or dtype == "f2":
         with np.errstate(over="ignore"):
             return found.astype(dtype)

@@ -388,30 +388,18 @@ def test_every_unit_and_scale_factor(cls: Any, scale_factor: int, sign: str) -> 
 
 
 def check_unit(cls: Any, unit: str, scale_factor: int, sign: str) -> None:
-    letter = "M" if cls is DateTime64 else "m"
-    dtype = np.dtype(f"{sign}{letter}8[{scale_factor}{unit}]")
-    order = "little" if sign == "<" else "big"
-    data_type = cls(unit, scale_factor, endianness=order)
+    dtype = np.dtype(f"{sign}{'M' if cls is DateTime64 else 'm'}8[{scale_factor}{unit}]")
+    data_type = cls(unit, scale_factor, endianness="little" if sign == "<" else "big")
     assert data_type.to_native_dtype() == dtype
     assert cls.from_native_dtype(dtype) == parse_dtype(dtype) == eval(repr(data_type)) == data_type
     assert registry.match_json(data_type.to_json(2), zarr_format=2) == data_type
-    if (unit, scale_factor == 1) != ("generic", False):  # numpy does not spell it.
-        assert data_type.to_json(2)["name"] == dtype.str
-    for count in (NAT, NAT + 1, -1, 0, 5, 2**63 - 1):
+    for count in (NAT, NAT + 1, -1, 5, 2**63 - 1):
         scalar = data_type.from_json_scalar(count, zarr_format=3)
-        assert int(scalar.view("i8")) == count
-        assert scalar.dtype == dtype.newbyteorder("=")
+        assert (int(scalar.view("i8")), scalar.dtype) == (count, dtype.newbyteorder("="))
         assert data_type.to_json_scalar(scalar, zarr_format=3) == ("NaT" if count == NAT else count)
         assert data_type.to_json_scalar(scalar, zarr_format=2) == count
         array = data_type.filled((2,), scalar)
-        assert array.dtype == dtype
-        assert array.view(f"{sign}i8").tolist() == [count, count]
-        for other in ("little", "big"):
-            cast = data_type.in_byte_order(other).cast_array(array)
-            assert cast.view("<i8" if other == "little" else ">i8").tolist() == [count, count]
-        struct = Struct((("t", data_type),))
-        assert struct.cast_scalar((scalar,)).tobytes() == array[:1].tobytes()
-        assert struct.to_json_scalar((scalar,), zarr_format=3) == {"t": "NaT" if count == NAT else count}
+        assert (array.dtype, array.view(f"{sign}i8").tolist()) == (dtype, [count, count])
         assert data_type.holds_only(array, scalar)
     assert np.isnat(data_type.default_scalar())
 

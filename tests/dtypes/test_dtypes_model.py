@@ -9,6 +9,7 @@ import pickle
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
 import msgspec
@@ -23,30 +24,17 @@ from _strategies import (
     arrays_of,
     attempt,
     data_types,
-    native,
     same_bits,
     scalars,
     shapes,
-    special,
 )
 from _things import Thing
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import xzarr3
 from xzarr3 import DataTypeValidationError, MetadataError, UnknownExtensionError
-from xzarr3.dtypes import (
-    DataTypeRegistry,
-    Int16,
-    RawBits,
-    Struct,
-    ZarrFormat,
-    ZDType,
-    check_dtype_spec_no_object_codec_v2,
-    check_dtype_spec_v2,
-    data_type_registry,
-    parse_dtype,
-    registry,
-)
+from xzarr3.dtypes import DataTypeRegistry, Int16, RawBits, Struct, ZarrFormat, ZDType, parse_dtype, registry
 from xzarr3.formats.base import fill_value_from_json
 
 SMALL = SMALL_NAMES if importlib.util.find_spec("ml_dtypes") else ()
@@ -57,7 +45,6 @@ FORMATS: tuple[ZarrFormat, ...] = (2, 3, "3-draft")
 
 
 def names_nan(form: Any) -> Any:
-    """A scalar's JSON with every NaN as version 2 knows it."""
     if isinstance(form, list):
         return [names_nan(part) for part in form]
     return "NaN" if isinstance(form, str) and form.startswith("0x") else form
@@ -189,24 +176,6 @@ def test_every_type_is_complete(data_type: ZDType) -> None:
         assert not check(5)
 
 
-@pytest.mark.parametrize("name", DATA_TYPES)
-def test_core_types_are_those_of_numpy(name: str) -> None:
-    data_type = parse_dtype(name)
-    assert data_type == parse_dtype({"name": name})
-    assert data_type.to_json(3) == name
-    dtype = data_type.to_native_dtype()
-    assert dtype == native(name)
-    assert dtype.isnative
-    assert data_type.default_scalar().tobytes() == bytes(dtype.itemsize)
-    for scalar in special(name):
-        assert same_bits(data_type.cast_scalar(scalar), scalar)
-
-
-def test_types_differ_from_each_other() -> None:
-    assert len(set(ALL)) == len(ALL)
-    assert RawBits(8) != RawBits(16)
-
-
 CLASSES = list(dict.fromkeys(registry.contents.values()))
 
 
@@ -293,7 +262,6 @@ def test_deep_nesting(levels: int, zarr_format: ZarrFormat) -> None:
 
 @pytest.fixture
 def own() -> DataTypeRegistry:
-    """A registry of its own, with all classes."""
     made = DataTypeRegistry()
     for cls in CLASSES:
         made.register(cls)
@@ -366,6 +334,66 @@ def test_classes_of_others_have_all_methods(own: DataTypeRegistry) -> None:
             Fraction.from_json(wrong, zarr_format=3)
 
 
+class Spelled(Fraction):
+    """One that versions 2 and 3 name, written the way the user guide of zarr-python tells."""
+
+    _zarr_v3_name = _zarr_v2_name = "spelled"
+
+    @classmethod
+    def _check_json_v2(cls, data: Any) -> bool:
+        is_spec = xzarr3.dtypes.check_dtype_spec_no_object_codec_v2(data)
+        return is_spec and bool(data["name"] == cls._zarr_v2_name)
+
+    @classmethod
+    def _check_json_v3(cls, data: Any) -> bool:
+        return bool(data == cls._zarr_v3_name)
+
+    @classmethod
+    def _from_json_v2(cls, data: Any) -> Self:
+        if not cls._check_json_v2(data):
+            raise DataTypeValidationError(f"{data!r} is not {cls._zarr_v2_name!r}")
+        return cls()
+
+    @classmethod
+    def _from_json_v3(cls, data: Any) -> Self:
+        if not cls._check_json_v3(data):
+            raise DataTypeValidationError(f"{data!r} is not {cls._zarr_v3_name!r}")
+        return cls()
+
+    def to_json(self, zarr_format: ZarrFormat) -> Any:
+        return {"name": "spelled", "object_codec_id": None} if zarr_format == 2 else self._zarr_v3_name
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """The common registry has its classes again after the test."""
+    before = dict(registry.contents)
+    yield
+    registry.contents.clear()
+    for name, cls in before.items():
+        registry.register(name, cls)
+    assert registry.contents == before
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize(("zarr_format", "key", "field"), [
+    (2, ".zarray", "dtype"), (3, "zarr.json", "data_type")])  # fmt: skip
+def test_arrays_of_a_class_made_for_zarr_python(zarr_format: ZarrFormat, key: str, field: str) -> None:
+    registry.register(Spelled._zarr_v3_name, Spelled)
+    for found in (parse_dtype("spelled"), parse_dtype("spelled", zarr_format=2)):
+        assert type(found) is Spelled
+    store = xzarr3.MemoryStore()
+    written = xzarr3.create_array(store, shape=4, dtype="spelled", zarr_format=zarr_format, compressors=None)
+    written[:] = [-1, -2, 0, 1]
+    for array in (written, xzarr3.open_array(store)):
+        assert type(array.zdtype) is Spelled
+        assert same_bits(array[:], np.array([-1, -2, 0, 1], "i2"))
+    assert json.loads(bytes(store.get(key) or b""))[field] == "spelled"
+    with pytest.raises(DataTypeValidationError):
+        written[0] = 2**20
+    assert Struct((("a", Spelled()),)).to_native_dtype() == np.dtype([("a", "<i2")])
+
+
 def test_errors_of_classes_of_others_are_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Fraction, "from_json_scalar", lambda self, data, zarr_format: data.no_such_attribute)
     with pytest.raises(DataTypeValidationError, match="fill value not permitted"):
@@ -406,7 +434,8 @@ def test_json_that_python_calls_equal_is_not_the_same(own: DataTypeRegistry) -> 
 
 
 def test_names_and_contents() -> None:
-    assert registry is data_type_registry
+    assert registry is xzarr3.dtypes.data_type_registry
+    assert len(set(ALL)) == len(ALL)
     assert registry.names == list(registry.contents)
     some = {"int8", "r<N>", "string", "bytes", "variable_length_bytes", "struct"}
     assert some <= set(registry.names)
@@ -488,14 +517,14 @@ def test_checks_of_the_form_of_version_2() -> None:
     for name in ("<i2", "int2", "", [["a", "<i2"]], [["a", [["b", "|b1"]]]], [], (("a", "<i2"),),
                  [["a", "<i2", [2, 3]]], [["a", [["b", "|b1", [1]]], [2]]]):  # fmt: skip
         for codec in (None, "vlen-utf8"):
-            assert check_dtype_spec_v2(of(name, codec))
-            assert check_dtype_spec_no_object_codec_v2(of(name, codec)) is (codec is None)
+            assert xzarr3.dtypes.check_dtype_spec_v2(of(name, codec))
+            assert xzarr3.dtypes.check_dtype_spec_no_object_codec_v2(of(name, codec)) is (codec is None)
     for wrong in (
         "<i2", None, [], {}, {"name": "<i2"}, {**of("<i2"), "x": 1}, of(5), of([["a"]]), of("<i2", 5),
         of([["a", "<i2", 2]]), of([["a", "<i2", "2"]]), of([["a", "<i2", [2], 1]]), of([[1, "<i2"]]),
     ):  # fmt: skip
-        assert not check_dtype_spec_v2(wrong)
-        assert not check_dtype_spec_no_object_codec_v2(wrong)
+        assert not xzarr3.dtypes.check_dtype_spec_v2(wrong)
+        assert not xzarr3.dtypes.check_dtype_spec_no_object_codec_v2(wrong)
 
 
 WITHOUT = """

@@ -14,7 +14,7 @@ from _things import case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xzarr3 import DataTypeValidationError
+from xzarr3 import DataTypeValidationError, UnknownExtensionError
 from xzarr3.dtypes import BFloat16, Int8, Int16, Struct, ZDType, parse_dtype, registry
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
@@ -38,13 +38,11 @@ def bits(data_type: ZDType, scalar: Any) -> int:
 
 
 def all_of(name: str, width: int) -> np.ndarray[Any, Any]:
-    """Every number of a type."""
     unsigned = np.arange(1 << width, dtype="u2" if width > 8 else "u1")
     return unsigned.view(parse_dtype(name).to_native_dtype())
 
 
 def finite_numbers(name: str, width: int) -> np.ndarray[Any, Any]:
-    """Every finite number of a type, in order."""
     with np.errstate(all="ignore"):
         numbers = all_of(name, width).astype("f8")
     return np.unique(numbers[np.isfinite(numbers)])
@@ -300,3 +298,10 @@ def test_swapped_is_right_where_numpy_is_not() -> None:
         if data_type.numpy_swaps:
             assert array.astype(dtype.newbyteorder("S")).tobytes() == swapped
             assert np.frombuffer(swapped, dtype.newbyteorder("S")).astype(dtype).tobytes() == array.tobytes()
+
+
+def test_an_old_ml_dtypes_lacks_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(ml_dtypes, "int2")
+    with pytest.raises(UnknownExtensionError, match=r"int2.*xzarr3\[ml-dtypes\]"):
+        registry.contents["int2"]()
+    assert parse_dtype(np.dtype("float16")).name == "float16"

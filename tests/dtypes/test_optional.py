@@ -97,12 +97,6 @@ def test_text_keeps_none_apart_from_empty_text(values: list[str | None], chunk: 
     assert array[...].tolist() == [None, *values[1:]]
 
 
-def test_bytes_keep_none_apart_from_no_bytes() -> None:
-    values = [b"", None, b"a\0"]
-    array = xzarr3.array(np.array(values, object), dtype=Optional(parse_dtype("bytes")), chunks=2)
-    assert array[...].tolist() == values
-
-
 GOLDEN = {
     "zarr_format": 3, "node_type": "array", "shape": [4, 4], "fill_value": None, "attributes": {},
     "data_type": {"name": "optional", "configuration": {"name": "uint8", "configuration": {}}},
@@ -183,14 +177,14 @@ def test_what_the_inner_type_cannot_hold_is_refused(values: Any) -> None:
         xzarr3.array(values, dtype=INT)
 
 
-def test_integers_beside_floating_numbers_keep_all_digits() -> None:
-    array = xzarr3.array([2**53 + 1, None, 3.0], dtype=Optional(parse_dtype("int64")))
-    assert array[...].tolist() == [2**53 + 1, None, 3]
-
-
-def test_nan_is_no_value_but_of_floating_numbers() -> None:
-    assert xzarr3.array(np.array([1, np.nan]), dtype=INT)[...].tolist() == [1, None]
-    assert xzarr3.array(["", float("nan"), None], dtype=TEXT)[...].tolist() == ["", None, None]
+@pytest.mark.parametrize(("inner", "values", "expected"), [
+    ("bytes", np.array([b"", None, b"a\0"], object), [b"", None, b"a\0"]),
+    ("int64", [2**53 + 1, None, 3.0], [2**53 + 1, None, 3]),  # All digits are kept.
+    ("int32", np.array([1, np.nan]), [1, None]), ("string", ["", float("nan"), None], ["", None, None]),
+])  # fmt: skip
+def test_what_has_no_value(inner: str, values: Any, expected: list[Any]) -> None:
+    """NaN has none, but where it is a number."""
+    assert xzarr3.array(values, dtype=Optional(parse_dtype(inner)), chunks=2)[...].tolist() == expected
     found = xzarr3.array([1.5, np.nan, None], dtype=Optional(parse_dtype("float64")))[...]
     assert np.ma.getmaskarray(found).tolist() == [False, False, True]
     assert np.isnan(found[1])

@@ -170,7 +170,6 @@ def as_stored(format: Format, held: Any) -> Any:
 
 
 def stored_again(format: Format, meta: Any) -> Any:
-    """The documents of a node that was read, written and read once more."""
     written = format.documents(meta, "a/b", getattr(meta, "consolidated", None))
     return format.held("a/b", {key: json.loads(json.dumps(value)) for key, value in written.items()})
 
@@ -295,7 +294,6 @@ def test_any_json_in_an_entry_point(document: dict[str, Any], data: st.DataObjec
 
 @st.composite
 def damaged(draw: st.DrawFn) -> bytes:
-    """The text of a valid document with a few bytes changed, cut off anywhere."""
     raw = bytearray(json.dumps(draw(st.sampled_from(FORMS["v3"].valid))).encode())
     for _ in range(draw(st.integers(1, 3))):
         raw[draw(st.integers(0, len(raw) - 1))] = draw(st.integers(0, 255))

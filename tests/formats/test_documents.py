@@ -46,7 +46,6 @@ def grid(chunk_shape: Any, **configuration: Any) -> dict[str, Any]:
 
 
 def consolidated(metadata: Any, **changes: Any) -> dict[str, Any]:
-    """The document of a group that holds those of others."""
     held = changed({"kind": "inline", "must_understand": False, "metadata": metadata}, **changes)
     return {**GROUP, "attributes": {}, "consolidated_metadata": held}
 
@@ -102,15 +101,6 @@ def test_array_with_everything_there_is() -> None:
     assert v3.document(meta)["codecs"][3] == hint  # A codec that is passed over stays in the document.
 
 
-def test_least_array() -> None:
-    meta = parse(array_document(codecs=["bytes"], data_type="uint8", chunk_key_encoding="default"))
-    assert (meta.attributes, meta.dimension_names) == ({}, None)
-    assert meta.chunk_key_encoding.key((0, 1)) == "c/0/1"
-    scalar = parse(array_document(shape=[], chunk_grid=grid([])))
-    assert scalar.shape == ()
-    assert scalar.chunk_key_encoding.key(()) == "c"
-
-
 def test_groups() -> None:
     meta = parse({**GROUP, "attributes": {"spam": "ham", "eggs": 42}})
     assert isinstance(meta, GroupMetadata)
@@ -158,6 +148,11 @@ def test_chunk_keys(name: str, separator: str) -> None:
 
 
 def test_forms_that_mean_the_same() -> None:
+    for shape, lengths in (([0, 6], [0, 3]), ([0, 0], [0, 0])):  # Chunks have no length there only.
+        meta = parse(array_document(shape=shape, chunk_grid=grid(lengths)))
+        assert meta.chunk_grid.counts(meta.shape)[0] == 0
+    scalar = parse(array_document(shape=[], chunk_grid=grid([])))
+    assert (scalar.shape, scalar.attributes, scalar.dimension_names) == ((), {}, None)
     short = parse(array_document(data_type="uint8", codecs=["bytes", "zstd", "crc32c"]))
     long = array_document(data_type={"name": "uint8"}, codecs=[{"name": "bytes"}, {"name": "zstd"}, CRC])
     assert (short.codecs, short.data_type) == (parse(long).codecs, parse(long).data_type)
@@ -167,12 +162,6 @@ def test_forms_that_mean_the_same() -> None:
         blosc = codec("blosc", changed(BLOSC, shuffle="noshuffle", typesize=typesize))
         meta = parse(array_document(codecs=[LITTLE, blosc]))
         assert meta.codecs[1].shuffle == "noshuffle"
-
-
-@pytest.mark.parametrize(("shape", "lengths"), [([0, 6], [0, 3]), ([0, 0], [0, 0])], ids=str)
-def test_chunks_have_no_length_only_along_empty_dimensions(shape: list[int], lengths: list[int]) -> None:
-    meta = parse(array_document(shape=shape, chunk_grid=grid(lengths)))
-    assert meta.chunk_grid.counts(meta.shape)[0] == 0
 
 
 def separators(value: Any) -> list[Any]:

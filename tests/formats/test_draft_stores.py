@@ -13,14 +13,7 @@ from _documents import ENTRY_POINT, OPTIONAL, document, draft_array, draft_codec
 from _strategies import same_bits
 
 import xzarr3
-from xzarr3 import (
-    MemoryStore,
-    NodeExistsError,
-    NodeNotFoundError,
-    NodeTypeError,
-    Store,
-    UnknownExtensionError,
-)
+from xzarr3 import MemoryStore, NodeNotFoundError, Store, UnknownExtensionError
 from xzarr3.errors import FallbackWarning
 
 DRAFT = "3-draft"
@@ -33,7 +26,6 @@ def keys(store: Store, part: str = "") -> set[str]:
 
 
 def written(entry_point: Any = ENTRY_POINT, chunks: Any = (), **changes: Any) -> MemoryStore:
-    """A store with an array of int32 in two chunks, ``a``, that somebody else wrote."""
     plain = draft_array(**{"data_type": "int32", "chunk_grid": draft_grid([2, 6]), **changes})
     documents = {"zarr.json": entry_point, "meta/a.array.json": plain}
     return MemoryStore({key: json.dumps(value).encode() for key, value in documents.items()} | dict(chunks))
@@ -78,21 +70,6 @@ def test_an_implicit_group_goes_with_its_last_member() -> None:
     assert "i" not in root
     del root["e/a"]
     assert "e" in root
-
-
-def test_overwriting() -> None:
-    store = filled()
-    options: dict[str, Any] = {"compressors": None, "write_empty_chunks": True, "zarr_format": DRAFT}
-    xzarr3.create_array(store, "e", data=np.zeros(2), overwrite=True, **options)
-    assert keys(store, "/e") == {"meta/e.array.json", "data/e/c0"}
-    xzarr3.create_group(store, "e", overwrite=True, zarr_format=DRAFT)
-    assert keys(store, "/e") == {"meta/e.group.json"}
-    for path, error in (("e", NodeExistsError), ("top", NodeExistsError), ("top/below", NodeTypeError)):
-        with pytest.raises(error):
-            xzarr3.create_array(store, path, shape=3, dtype="i4", zarr_format=DRAFT)
-    xzarr3.create_group(store, overwrite=True, zarr_format=DRAFT)
-    assert keys(store) == {"zarr.json", "meta/group.json"}
-    assert document(store, "zarr.json") == ENTRY_POINT
 
 
 def test_a_document_of_another_state_stays_as_it_is() -> None:

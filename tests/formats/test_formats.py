@@ -18,18 +18,10 @@ from _strategies import same_bits
 from _things import Thing
 
 import xzarr3
-from xzarr3 import (
-    Array,
-    Group,
-    LocalStore,
-    MemoryStore,
-    MetadataError,
-    NodeExistsError,
-    NodeNotFoundError,
-    NodeTypeError,
-    Store,
-)
+from xzarr3 import Array, Group, MemoryStore, MetadataError, NodeNotFoundError, NodeTypeError, Store
 from xzarr3.codecs import BloscCodec, GzipCodec
+from xzarr3.formats import DRAFT, V2
+from xzarr3.formats.base import fetched
 from xzarr3.model import chunk_keys
 from xzarr3.model.chunk_keys import DraftChunkKeyEncoding
 
@@ -45,7 +37,6 @@ def small(store: Store, path: str = "g/a", **options: Any) -> Array:
 
 
 def sample(store: Store, zarr_format: Any) -> Group:
-    """A hierarchy of three levels."""
     root = xzarr3.create_group(store, attributes={"title": "root"}, zarr_format=zarr_format)
     root.create_array("a", data=np.arange(6, dtype="<i4"), chunks=2, compressors=None)
     root.create_array("g/x", data=np.arange(1.0, 5), chunks=3, dimension_names=["t"], compressors=None)
@@ -112,7 +103,7 @@ def test_found_without_being_named(store: Store, zarr_format: Any) -> None:
         "g": Group, "g/a": Array, "g/h": Group,
     }  # fmt: skip
     assert ("g/a" in root, "g/nothing" in root) == (True, False)
-    if isinstance(store, LocalStore):
+    if isinstance(store, xzarr3.LocalStore):
         assert list(pickle.loads(pickle.dumps(root))["g"]) == ["a", "h"]
         assert same_bits(pickle.loads(pickle.dumps(array))[...], VALUES)
     for path in ("nothing", "g/nothing", "g/h/nothing", "fo"):
@@ -211,8 +202,8 @@ def test_one_format_replaces_another(store: Store, old: Any, new: Any) -> None:
         assert "g" in xzarr3.create_group(store, zarr_format=new)
     before = contents(store)
     for call, error in (
-        (lambda: xzarr3.create_group(store, zarr_format=new), NodeExistsError),
-        (lambda: small(store, zarr_format=old), NodeExistsError),
+        (lambda: xzarr3.create_group(store, zarr_format=new), xzarr3.NodeExistsError),
+        (lambda: small(store, zarr_format=old), xzarr3.NodeExistsError),
         (lambda: small(store, "g/a/below", zarr_format=old), NodeTypeError),
     ):
         with pytest.raises(error):
@@ -226,6 +217,18 @@ def test_one_format_replaces_another(store: Store, old: Any, new: Any) -> None:
     small(clean, zarr_format=new)
     # The root group itself is explicit only where it was made by name.
     assert set(store.list()) - set(clean.list()) <= {"meta/group.json"}
+
+
+@pytest.mark.parametrize(("format", "held", "wanted"), [
+    (V2, {"a/.zarray": 1, "a/.zattrs": 2, "a/.zgroup": 3, "a/.zmetadata": 4}, {".zarray": 1, ".zattrs": 2}),
+    (V2, {"a/.zgroup": 3, "a/.zmetadata": 4, "a/.nczarray": 5}, {".zgroup": 3, ".zmetadata": 4}),
+    (V2, {"a/.zattrs": 2}, None), (V2, {}, None), (DRAFT, {}, None),
+    (DRAFT, {"meta/a.array.json": 1, "meta/a.group.json": 2}, {"array": 1}),
+    (DRAFT, {"meta/a.group.json": 2}, {"group": 2}),
+])  # fmt: skip
+def test_documents_of_a_node(format: Any, held: dict[str, Any], wanted: Any) -> None:
+    """The array comes before the group."""
+    assert fetched(format, "a", lambda keys: [held.get(key) for key in keys]) == wanted
 
 
 def test_version_3_comes_before_version_2() -> None:

@@ -37,7 +37,6 @@ def held_documents() -> dict[str, tuple[Any, Any]]:
 
 
 def metadata_of(name: str) -> Any:
-    """The metadata of a node; None if it is refused, which another test looks at."""
     format, held = HELD[name]
     return attempt(lambda: format.parse(held, name), MetadataError)[0]
 
@@ -48,7 +47,6 @@ WRITERS = sorted({name.partition("/")[0] for name in READ})
 
 
 def written(format: Any, meta: Any) -> Any:
-    """The documents as they are stored: what is in them whatever they are kept in."""
     return json.loads(text(format.hold(meta)))
 
 

@@ -18,7 +18,7 @@ from _documents import refused, text, zarray, zmetadata
 from xzarr3 import DataTypeValidationError, InvalidKeyError, UnknownExtensionError
 from xzarr3.codecs import BytesCodec, TransposeCodec, parse_codec
 from xzarr3.dtypes import Int16, parse_dtype
-from xzarr3.formats.base import DocumentKey, fetched, is_array
+from xzarr3.formats.base import DocumentKey, is_array
 from xzarr3.formats.v2 import V2, V2Format
 from xzarr3.grid import RegularGrid, grid_for
 from xzarr3.model.chunk_keys import ChunkKeyEncoding
@@ -38,7 +38,6 @@ def read(held: Any, path: str = "a/b") -> Any:
 
 
 def parse(document: Any, attributes: Any = None, **held: Any) -> Any:
-    """What the document of an array says, beside others."""
     more = {} if attributes is None else {".zattrs": attributes}
     return read({".zarray": document, **held, **more})
 
@@ -52,7 +51,6 @@ def stored(meta: Any) -> Any:
 
 
 def assert_same(written: dict[str, Any], given: dict[str, Any]) -> None:
-    """Compare an array document with the one that it was read from."""
     assert text(written) == text(given)
 
 
@@ -403,21 +401,6 @@ def test_names_of_nodes() -> None:
             V2.check_name(name, f"x/{name}")
 
 
-def test_documents_of_a_node() -> None:
-    store: dict[str, Any] = {
-        "a/.zarray": {"array": 1}, "a/.zattrs": {"n": 1}, "a/.zgroup": {}, "a/.zmetadata": {},
-        "g/.zgroup": {"group": 1}, "g/.zmetadata": {"m": 1}, "g/.nczarray": {}, "lost/.zattrs": {},
-    }  # fmt: skip
-
-    def get(keys: Any) -> Any:
-        return [store.get(key) for key in keys]
-
-    assert fetched(V2, "a", get) == {".zarray": {"array": 1}, ".zattrs": {"n": 1}}
-    assert fetched(V2, "g", get) == {".zgroup": {"group": 1}, ".zmetadata": {"m": 1}}
-    assert fetched(V2, "lost", get) is None
-    assert fetched(V2, "", get) is None
-
-
 class Nameless(Int16):
     _zarr_v3_name = "example.nameless"
 
@@ -428,7 +411,6 @@ class Nameless(Int16):
 
 
 def float_of_bits(bits: int) -> dict[str, Any]:
-    """An array of float32 whose fill value has these bits."""
     value = np.array([bits], "u4").view("f4")[0]
     return {"data_type": parse_dtype("float32"), "codecs": (BytesCodec(),), "fill_value": value}
 

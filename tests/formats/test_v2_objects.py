@@ -67,7 +67,6 @@ def check(found: Any, values: AnyArray) -> None:
 
 
 def array_of(document: dict[str, Any], chunk: bytes, key: str = "0.0") -> xzarr3.Array:
-    """The array of a document and its only chunk."""
     store = xzarr3.MemoryStore({".zarray": json.dumps(document).encode(), key: chunk})
     return xzarr3.open_array(store, mode="r+")
 
@@ -75,7 +74,7 @@ def array_of(document: dict[str, Any], chunk: bytes, key: str = "0.0") -> xzarr3
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("compressor", COMPRESSORS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_chunks_of_zarr_python_2(kind: str, compressor: str, order: str) -> None:
+def test_chunks_of_zarr_python_2(kind: str, compressor: str, order: Any) -> None:
     stored = by_numcodecs(kind, compressor, order)
     store = xzarr3.MemoryStore(stored)
     values = KINDS[kind][0]
@@ -96,27 +95,16 @@ def test_chunks_of_zarr_python_2(kind: str, compressor: str, order: str) -> None
     names += [default_serializer(array.metadata.data_type).name]
     names += ["numcodecs.zlib"] * (compressor == "zlib")
     assert [codec.name for codec in copied.metadata.codecs] == names
+    if not kind.endswith(" fixed") and (kind, order) != ("json2", "F"):  # json2 knows one order.
+        made = xzarr3.create_array(
+            xzarr3.MemoryStore(), data=values, chunks=SHAPE, dtype=KINDS[kind][3], zarr_format=2, order=order,
+            compressors=COMPRESSORS[compressor], serializer=KINDS[kind][2],
+        )  # fmt: skip
+        assert contents(made.store)["0.0"] == stored["0.0"]
+        assert V2.hold(made.metadata)[".zarray"]["filters"][0]["id"] == KINDS[kind][2].codec_id
     same: Any = xzarr3.copy(array, xzarr3.MemoryStore(), zarr_format=2)
     assert same.metadata.codecs == array.metadata.codecs
     check(same[...], values)
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("compressor", COMPRESSORS)
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.endswith(" fixed")])
-def test_what_is_created_is_what_zarr_python_2_stores(kind: str, compressor: str, order: Any) -> None:
-    values, _, filter_, dtype = KINDS[kind]
-    # For chunks of json2 there is but one order, and zarr-python would take another one for theirs.
-    order = "C" if kind == "json2" else order
-    array = xzarr3.create_array(
-        xzarr3.MemoryStore(), data=values, chunks=SHAPE, dtype=dtype, zarr_format=2, order=order,
-        compressors=COMPRESSORS[compressor], serializer=filter_,
-    )  # fmt: skip
-    check(array[...], values)
-    stored = contents(array.store)
-    assert stored["0.0"] == by_numcodecs(kind, compressor, order)["0.0"]
-    document = json.loads(stored[".zarray"])
-    assert (document["filters"][0]["id"], document["order"]) == (filter_.codec_id, order)
 
 
 def test_an_order_that_json2_cannot_have() -> None:

@@ -52,7 +52,6 @@ Direction = tuple[Library, Library]
 
 @cache
 def found_library(name: str) -> Library | str:
-    """The library, or why it is not here."""
     try:
         return LIBRARIES[name]()
     except ImportError as error:
@@ -125,7 +124,6 @@ def assert_same_bits(found: Any, wanted: AnyArray) -> None:
 
 
 def stored(path: Path) -> dict[str, bytes]:
-    """Keys and values of all chunks below an array."""
     files = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
     return {key: file.read_bytes() for key, file in files.items() if not DOCUMENTS & {key.rpartition("/")[2]}}
 
@@ -373,7 +371,6 @@ def test_names_and_attributes(
 
 
 def test_attributes_that_json_lacks_are_read(tmp_path: Path) -> None:
-    """zarr-python writes the literals ``NaN`` and ``Infinity``, which are no JSON."""
     attributes = {"valid_range": [-math.inf, math.inf], "missing_value": math.nan}
     zarr_python().create_array(str(tmp_path / "a"), shape=(2,), dtype="f4", attributes=attributes)
     assert str(dict(xzarr3.open_array(tmp_path / "a").attrs)) == str(attributes)
@@ -553,7 +550,6 @@ def said(node: Any) -> Any:
 
 
 def said_codecs(codecs: list[Any]) -> list[Any]:
-    """The codecs of a document, written in full."""
     full = []
     for given in codecs:
         one = {"name": given} if isinstance(given, str) else given
@@ -703,7 +699,6 @@ def native(name: str) -> np.dtype[Any]:
 
 
 def fill_of(dtype: np.dtype[Any]) -> Any:
-    """A fill value other than zero."""
     if dtype.names is not None:
         return np.array(tuple(fill_of(dtype[name]) for name in dtype.names), dtype)[()]
     values: dict[str, Any] = {"b": True, "i": -3, "u": 7, "f": 1.5, "c": 1.5 - 2j, "S": b"x", "U": "ø"}
@@ -720,7 +715,6 @@ def sample(name: str, shape: tuple[int, ...] = SHAPE) -> AnyArray:
 
 
 def of_version_2(dtype: np.dtype[Any], separator: str = ".", **options: Any) -> dict[str, Any]:
-    """Options of `create_array`."""
     keys = {"name": "v2", "separator": separator}
     options = {"chunks": CHUNKS, "compressors": None, "fill_value": fill_of(dtype), **options}
     return {"zarr_format": 2, "chunk_key_encoding": keys, **options}
@@ -1084,7 +1078,6 @@ def test_every_kind_of_store_was_kept() -> None:
 
 @pytest.mark.parametrize("kept", KEPT)
 def test_kept_stores(kept: str) -> None:
-    """Reading these does not need who wrote them; the README beside them tells how they were made."""
     array = xzarr3.open_array(xzarr3.LocalStore(DATA / kept, read_only=True))
     request = SAMPLES[kept.partition("/")[2]]
     assert_same_bits(array[...], SAMPLE_VALUES)

@@ -56,12 +56,10 @@ def records(store: str) -> dict[str, dict[str, Record]]:
 
 
 def nodes(section: str) -> list[tuple[str, str]]:
-    """Every store and path of a section of the records."""
     return [(store, path) for store in STORES for path in records(store)[section]]
 
 
 def names(of: list[tuple[str, str]]) -> list[str]:
-    """Names for the cases of a test."""
     return [":".join(pair) for pair in of]
 
 
@@ -98,7 +96,6 @@ def assert_same(found: Any, record: Record) -> None:
 
 
 def part(record: Record, selection: Any) -> Record:
-    """The record of a selection of an array."""
     of: Record = _expected.of_values(_expected.to_values(record)[selection], record["dtype"])
     return of
 
@@ -112,7 +109,6 @@ def test_every_writer_is_here() -> None:
 
 @pytest.mark.parametrize(("store", "path"), ARRAYS, ids=names(ARRAYS))
 def test_array(store: str, path: str) -> None:
-    """Its values, whole and in part, its fill value, its attributes and the names of its dimensions."""
     record = records(store)["arrays"][path]
     if (store, path) in NOT_READ:
         with pytest.raises(xzarr3.MetadataError) as refused:
@@ -141,7 +137,6 @@ def test_array(store: str, path: str) -> None:
 
 @pytest.mark.parametrize(("store", "path"), GROUPS, ids=names(GROUPS))
 def test_group(store: str, path: str) -> None:
-    """Its attributes, and what is in it."""
     group = opened(store, path, use_consolidated=False)
     assert isinstance(group, xzarr3.Group)
     expected = records(store)["groups"][path]["attributes"]
@@ -152,7 +147,6 @@ def test_group(store: str, path: str) -> None:
 
 
 def nodes_of(store: str) -> list[tuple[str, str]]:
-    """Every section and path of a store."""
     return [(section, path) for section in records(store) for path in records(store)[section]]
 
 

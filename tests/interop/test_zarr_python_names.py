@@ -36,7 +36,6 @@ TOLD = (
 
 
 def told(node: Any) -> dict[str, Any]:
-    """What both packages tell of an array, in the same terms."""
     return {
         **{name: getattr(node, name) for name in TOLD},
         "fill_value": None if node.fill_value is None else np.asarray(node.fill_value).item(),
@@ -65,7 +64,6 @@ def made_of(lib: ModuleType, how: Callable[[ModuleType], Any]) -> dict[str, Any]
 
 
 def laid_out(**layout: Any) -> Callable[[ModuleType], Any]:
-    """What creates an array of this layout."""
     return lambda lib: lib.create_array(new(lib), shape=(9, 8), dtype="i2", **layout)
 
 

@@ -42,7 +42,6 @@ class Suffixed(ChunkKeyEncoding):
 
 
 def forget() -> None:
-    """Take the class away, as if it was never registered."""
     chunk_keys._known.pop(NAME, None)
     extensions.forget()
 

@@ -51,8 +51,6 @@ class _Flipped(Store):
 
 @dataclass(frozen=True)
 class Flip(StorageTransformer):
-    """A transformer that inverts the bits of a mask."""
-
     name = "example.flip"
     mask: Annotated[int, Meta(ge=0, le=255), REQUIRED] = 255
 
@@ -86,7 +84,6 @@ def _make(store: Store, *transformers: Any, **options: Any) -> xzarr3.Array:
 
 
 def _with_entry(entry: Any) -> MemoryStore:
-    """A store with an array whose document has this storage transformer."""
     store = MemoryStore()
     _make(store)
     changed = {**document(store, "a/zarr.json"), "storage_transformers": [entry]}
