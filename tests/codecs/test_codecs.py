@@ -27,21 +27,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xzarr3
-from xzarr3 import ChunkDecodeError, ChunkEncodeError, MetadataError, extensions
-from xzarr3.codecs import (
-    BloscCodec,
-    BytesCodec,
-    Crc32cCodec,
-    GzipCodec,
-    Json2Codec,
-    ShardingCodec,
-    TransposeCodec,
-    VLenBytesCodec,
-    VLenUTF8Codec,
-    ZstdCodec,
-    codec_from_json,
-    parse_codec,
-)
+from xzarr3 import ChunkDecodeError, ChunkEncodeError, MetadataError, codecs, extensions
+from xzarr3.codecs import BloscCodec, GzipCodec, TransposeCodec, VLenBytesCodec, ZstdCodec, parse_codec
 from xzarr3.codecs.base import ChunkSpec
 from xzarr3.codecs.registry import codecs_from_json
 
@@ -111,7 +98,7 @@ def test_bytes_of_another_size(size: int) -> None:
 
 def test_crc32c() -> None:
     assert crc32c(b"123456789") == 0xE3069283
-    assert Crc32cCodec().encode(b"123456789") == b"123456789" + bytes.fromhex("839206e3")
+    assert codecs.Crc32cCodec().encode(b"123456789") == b"123456789" + bytes.fromhex("839206e3")
     good = checked(struct.pack("<3h", 1, 2, 3))
     assert read_chunk(good, 3, LITTLE, CRC).tolist() == [1, 2, 3]
     assert read_chunk(checked(good), 3, LITTLE, CRC, CRC).tolist() == [1, 2, 3]
@@ -345,10 +332,10 @@ def test_a_few_bytes_for_a_giant_chunk_take_little_memory(compressor: Any) -> No
 
 
 @pytest.mark.parametrize(("given", "expected"), [
-    ("zstd", ZstdCodec()), ("bytes", BytesCodec("little")), ("crc32c", Crc32cCodec()),
-    ("vlen-utf8", VLenUTF8Codec()), (numcodecs.VLenUTF8(), VLenUTF8Codec()),
+    ("zstd", ZstdCodec()), ("bytes", codecs.BytesCodec("little")), ("crc32c", codecs.Crc32cCodec()),
+    ("vlen-utf8", codecs.VLenUTF8Codec()), (numcodecs.VLenUTF8(), codecs.VLenUTF8Codec()),
     ({"id": "vlen-bytes"}, VLenBytesCodec()), (numcodecs.VLenBytes(), VLenBytesCodec()),
-    ({"name": "vlen-bytes", "configuration": {}}, VLenBytesCodec()), (numcodecs.JSON(), Json2Codec()),
+    ({"name": "vlen-bytes", "configuration": {}}, VLenBytesCodec()), (numcodecs.JSON(), codecs.Json2Codec()),
     (ZSTD, ZstdCodec(3, False)), (GZIP, GzipCodec(5)), (numcodecs.GZip(3), GzipCodec(3)),
     (numcodecs.Zstd(level=7), ZstdCodec(7)),
     (numcodecs.Blosc("lz4", 3, numcodecs.Blosc.BITSHUFFLE), BloscCodec("lz4", 3, "bitshuffle")),
@@ -375,7 +362,7 @@ def test_codecs_that_there_are_not(given: Any) -> None:
 
 @pytest.mark.parametrize("make", [
     lambda: GzipCodec(10), lambda: ZstdCodec(3, checksum="yes"), lambda: TransposeCodec((1, 2)),
-    lambda: ShardingCodec((2, 2), index_location="middle"),
+    lambda: codecs.ShardingCodec((2, 2), index_location="middle"),
 ])  # fmt: skip
 def test_configurations_that_are_not_valid(make: Callable[[], Any]) -> None:
     with pytest.raises(MetadataError) as caught:
@@ -386,8 +373,9 @@ def test_configurations_that_are_not_valid(make: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("options", [
     {"compressors": TransposeCodec((0,))}, {"filters": ZstdCodec()}, {"serializer": ZstdCodec()},
-    {"serializer": TransposeCodec((0,))}, {"compressors": BytesCodec()}, {"filters": TransposeCodec((1, 0))},
-    {"shards": 6, "chunks": 4}, {"shards": 3, "chunks": 4}, {"shards": (4, 4), "chunks": 4},
+    {"serializer": TransposeCodec((0,))}, {"compressors": codecs.BytesCodec()},
+    {"filters": TransposeCodec((1, 0))}, {"shards": 6, "chunks": 4}, {"shards": 3, "chunks": 4},
+    {"shards": (4, 4), "chunks": 4},
 ])  # fmt: skip
 def test_codecs_in_the_wrong_place(options: dict[str, Any]) -> None:
     store = xzarr3.MemoryStore()
@@ -402,7 +390,7 @@ def test_codecs_in_the_wrong_place(options: dict[str, Any]) -> None:
 def test_filters_of_huge_elements(name: str, field: str) -> None:
     configuration = {"encode_dtype": "<i4", "decode_dtype": "<i4", field: name}
     with pytest.raises(MetadataError, match="an element is too large") as caught:
-        codec_from_json({"name": "numcodecs.astype", "configuration": configuration})
+        codecs.codec_from_json({"name": "numcodecs.astype", "configuration": configuration})
     assert caught.value.field == f"configuration.{field}"
 
 

@@ -12,22 +12,12 @@ import sys
 from collections.abc import Iterator
 from typing import Any, ClassVar, Self
 
+import _strategies
 import msgspec
 import numpy as np
 import pytest
 from _slow import slow
-from _strategies import (
-    DATA_TYPES,
-    EXTENSION_TYPES,
-    JSON_VALUES,
-    SMALL_NAMES,
-    arrays_of,
-    attempt,
-    data_types,
-    same_bits,
-    scalars,
-    shapes,
-)
+from _strategies import JSON_VALUES, SMALL_NAMES, arrays_of, attempt, data_types, same_bits, scalars, shapes
 from _things import Thing
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -38,7 +28,7 @@ from xzarr3.dtypes import DataTypeRegistry, Int16, RawBits, Struct, ZarrFormat, 
 from xzarr3.formats.base import fill_value_from_json
 
 SMALL = SMALL_NAMES if importlib.util.find_spec("ml_dtypes") else ()
-ALL = [parse_dtype(spec) for spec in (*DATA_TYPES, *EXTENSION_TYPES, *SMALL)]
+ALL = [parse_dtype(spec) for spec in (*_strategies.DATA_TYPES, *_strategies.EXTENSION_TYPES, *SMALL)]
 ALL += [Struct((("a", Int16()), ("b", Struct((("c", parse_dtype("bool")),)))))]
 ANY = data_types(small=bool(SMALL))
 FORMATS: tuple[ZarrFormat, ...] = (2, 3, "3-draft")

@@ -10,20 +10,9 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import _documents
 import pytest
-from _documents import (
-    ENTRY_POINT,
-    OPTIONAL,
-    SHARDS,
-    TIMES,
-    URI,
-    draft_array,
-    draft_codec,
-    draft_grid,
-    text,
-    zarray,
-    zmetadata,
-)
+from _documents import ENTRY_POINT, OPTIONAL, SHARDS, TIMES, draft_array, draft_codec, text, zarray, zmetadata
 from _strategies import DATA_TYPES, JSON_VALUES, LITTLE, array_document, attempt, places
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -141,14 +130,14 @@ FORMS = {
                 dimension_names=["y", None], chunk_memory_layout=..., attributes={"foo": 42, "baz": [1, 2]})},
             {"array": draft_array(
                 data_type="<f8", fill_value="NaN", codecs=[GZIP],
-                chunk_grid=draft_grid([2, 3], separator="."))},
+                chunk_grid=_documents.draft_grid([2, 3], separator="."))},
             {"group": {"attributes": {"a": 1}}},
         ],
         [
             *DATA_TYPES, "<f8", ">i2", "|b1", "<M8[ns]", "r", "r0", "r7", "r99999999999", "C", "F",
             "+Infinity", "Infinity", "0x", "0xzz", "0b1", "0x0000", "0b" + "1" * 16, GZIP, BIG, TRANSPOSE,
             DRAFT_BLOSC, SHARDS, [GZIP], [BIG, GZIP], [GZIP, BIG], [TRANSPOSE], [SHARDS], OPTIONAL,
-            [OPTIONAL], URI, -(2**63), [2**62, 2**62], {"extension": TIMES, "type": ">m8[s]"},
+            [OPTIONAL], _documents.URI, -(2**63), [2**62, 2**62], {"extension": TIMES, "type": ">m8[s]"},
             {"extension": "http://x.org/t", "type": 1, "fallback": ["q", "r16"]},
             draft_codec("zlib", level=1),
         ],
