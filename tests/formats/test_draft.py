@@ -623,7 +623,6 @@ def test_what_the_draft_cannot_say(field: str) -> None:
         assert "3-draft" in str(error)
 
 
-DRAFT = "3-draft"
 VALUES = np.arange(24, dtype="<i4").reshape(4, 6)
 DATA = Path(__file__).parents[1] / "data"
 
@@ -642,9 +641,9 @@ def filled() -> MemoryStore:
     """Groups: /e explicit, /i implicit; arrays in both and one at the top."""
     store = MemoryStore()
     for path in ("e", "e/in"):
-        xzarr3.create_group(store, path, zarr_format=DRAFT)
+        xzarr3.create_group(store, path, zarr_format="3-draft")
     for path in ("e/a", "e/in/a", "i/deep/a", "top", "topmost"):
-        xzarr3.create_array(store, path, data=np.ones(2), compressors=None, zarr_format=DRAFT)
+        xzarr3.create_array(store, path, data=np.ones(2), compressors=None, zarr_format="3-draft")
     return store
 
 
@@ -696,7 +695,7 @@ def test_a_document_of_another_state_stays_as_it_is() -> None:
 def test_another_suffix(suffix: str) -> None:
     entry_point = {**ENTRY_POINT, "metadata_encoding": {"type": "json", "metadata_key_suffix": suffix}}
     store = MemoryStore({"zarr.json": json.dumps(entry_point).encode()})
-    xzarr3.create_array(store, "g/a", data=VALUES, compressors=None, chunks=(4, 6), zarr_format=DRAFT)
+    xzarr3.create_array(store, "g/a", data=VALUES, compressors=None, chunks=(4, 6), zarr_format="3-draft")
     assert keys(store) == {"zarr.json", f"meta/g/a.array{suffix}", "data/g/a/c0/0"}
     assert document(store, "zarr.json") == entry_point
     assert list(xzarr3.open_group(store)["g"]) == ["a"]
@@ -709,7 +708,7 @@ def test_extensions_of_a_hierarchy() -> None:
             xzarr3.open(store, path)
     store = written_by_others({**ENTRY_POINT, "extensions": [OPTIONAL]})
     xzarr3.open_array(store, "a", mode="r+").attrs["a"] = 1
-    xzarr3.create_group(store, "b", zarr_format=DRAFT)
+    xzarr3.create_group(store, "b", zarr_format="3-draft")
     assert document(store, "zarr.json")["extensions"] == [OPTIONAL]
 
 
