@@ -51,13 +51,8 @@ def sharding(
     location: str = "end",
 ) -> Codec:
     """The sharding codec with all of its configuration."""
-    return codec(
-        "sharding_indexed",
-        chunk_shape=list(chunks),
-        codecs=list(codecs),
-        index_codecs=list(index),
-        index_location=location,
-    )
+    shape, inner = {"chunk_shape": list(chunks)}, {"codecs": list(codecs), "index_codecs": list(index)}
+    return codec("sharding_indexed", **shape, **inner, index_location=location)
 
 
 @dataclass(frozen=True)
@@ -84,15 +79,12 @@ class Request:
     chunks: tuple[int, ...] = (4, 5)
     codecs: tuple[Codec, ...] = (LITTLE, ZSTD)
     fill: Fill | None = None
-    keys: Mapping[str, Any] = field(
-        default_factory=lambda: {"name": "default", "configuration": {"separator": "/"}}
-    )
+    keys: Mapping[str, Any] = field(default_factory=lambda: codec("default", separator="/"))
     names: tuple[str | None, ...] | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def native(self) -> np.dtype[Any]:
-        """The numpy dtype."""
         return np.dtype(self.dtype)
 
     @property
@@ -114,17 +106,14 @@ class Request:
 
     @property
     def filters(self) -> list[Codec]:
-        """The codecs from arrays to arrays."""
         return [c for c in self.codecs if c["name"] == "transpose"]
 
     @property
     def serializer(self) -> Codec:
-        """The codec from arrays to bytes."""
         return next(c for c in self.codecs if c["name"] in ("bytes", "sharding_indexed"))
 
     @property
     def compressors(self) -> list[Codec]:
-        """The codecs from bytes to bytes."""
         return [c for c in self.codecs if c not in self.filters and c != self.serializer]
 
     def uses(self, word: str) -> bool:
@@ -150,7 +139,6 @@ class Library(ABC):
 
     @property
     def version(self) -> str:
-        """Version of the installed distribution."""
         return version(self.distribution)
 
     def cannot_write(self, request: Request) -> str | None:
@@ -174,22 +162,18 @@ class Library(ABC):
         """What the library says about the array."""
 
     def read(self, path: Path, selection: Any = ...) -> AnyArray:
-        """Read a basic selection of the array."""
         with self.open(path) as array:
             return np.asarray(array[selection])
 
     def write(self, path: Path, selection: Any, values: npt.ArrayLike) -> None:
-        """Write to a basic selection of the array."""
         with self.open(path, "r+") as array:
             array[selection] = values
 
     def resize(self, path: Path, shape: tuple[int, ...]) -> None:
-        """Change the shape of the array."""
         with self.open(path, "r+") as array:
             array.resize(shape)
 
     def append(self, path: Path, values: AnyArray) -> None:
-        """Add values behind the array along its first dimension."""
         with self.open(path, "r+") as array:
             array.append(values)
 
@@ -211,27 +195,18 @@ class Xzarr3(Library):
 
     def create(self, path: Path, request: Request) -> None:
         self._module.create_array(
-            path,
-            shape=request.shape,
-            dtype=request.dtype,
-            chunks=request.chunks,
-            filters=request.filters,
-            serializer=request.serializer,
-            compressors=request.compressors,
-            fill_value=request.fill_scalar,
-            chunk_key_encoding=request.keys,
-            dimension_names=request.names,
-            attributes=request.attributes,
-        )
+            path, shape=request.shape, dtype=request.dtype, chunks=request.chunks, filters=request.filters,
+            serializer=request.serializer, compressors=request.compressors, fill_value=request.fill_scalar,
+            chunk_key_encoding=request.keys, dimension_names=request.names, attributes=request.attributes,
+        )  # fmt: skip
 
     def open(self, path: Path, mode: str = "r") -> AbstractContextManager[Any]:
         return nullcontext(self._module.open_array(path, mode=mode))
 
     def describe(self, path: Path) -> Description:
         array = self._module.open_array(path)
-        return Description(
-            array.shape, array.dtype, array.write_chunks, array.dimension_names, dict(array.attrs)
-        )
+        names = array.dimension_names
+        return Description(array.shape, array.dtype, array.write_chunks, names, dict(array.attrs))
 
 
 class ZarrPython(Library):
@@ -261,10 +236,8 @@ class ZarrPython(Library):
     def open(self, path: Path, mode: str = "r") -> Iterator[Any]:
         with self.module.config.set(dict(self.settings)):
             array = self.module.open_array(path, mode=mode, zarr_format=3)
-            used, wanted = (
-                type(array.async_array.codec_pipeline).__name__,
-                self.settings["codec_pipeline.path"],
-            )
+            used = type(array.async_array.codec_pipeline).__name__
+            wanted = self.settings["codec_pipeline.path"]
             if used != wanted.rpartition(".")[2]:
                 raise RuntimeError(f"zarr-python uses {used}, {wanted} was asked for")
             yield array
@@ -272,29 +245,17 @@ class ZarrPython(Library):
     def create(self, path: Path, request: Request) -> None:
         with self.module.config.set(dict(self.settings)):
             self.module.create_array(
-                path,
-                shape=request.shape,
-                dtype=request.dtype,
-                chunks=request.chunks,
-                filters=request.filters or None,
-                serializer=request.serializer,
-                compressors=request.compressors or None,
-                fill_value=request.fill_scalar,
-                chunk_key_encoding={
-                    "name": request.keys["name"],
-                    "separator": request.keys["configuration"]["separator"],
-                },
-                dimension_names=request.names,
-                attributes=dict(request.attributes),
-                zarr_format=3,
-            )
+                path, shape=request.shape, dtype=request.dtype, chunks=request.chunks, zarr_format=3,
+                filters=request.filters or None, serializer=request.serializer,
+                compressors=request.compressors or None, fill_value=request.fill_scalar,
+                chunk_key_encoding={"name": request.keys["name"], **request.keys["configuration"]},
+                dimension_names=request.names, attributes=dict(request.attributes),
+            )  # fmt: skip
 
     def describe(self, path: Path) -> Description:
         with self.open(path) as array:
-            names = array.metadata.dimension_names
-            return Description(
-                array.shape, array.dtype, array.shards or array.chunks, names, array.attrs.asdict()
-            )
+            names, chunks = array.metadata.dimension_names, array.shards or array.chunks
+            return Description(array.shape, array.dtype, chunks, names, array.attrs.asdict())
 
 
 class Zarrs(ZarrPython):
@@ -345,14 +306,11 @@ class Tensorstore(Library):
 
     def create(self, path: Path, request: Request) -> None:
         metadata = {
-            "shape": list(request.shape),
-            "data_type": request.dtype,
-            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(request.chunks)}},
-            "chunk_key_encoding": dict(request.keys),
-            "codecs": list(request.codecs),
-            "fill_value": request.fill_json,
+            "shape": list(request.shape), "data_type": request.dtype, "codecs": list(request.codecs),
+            "chunk_grid": codec("regular", chunk_shape=list(request.chunks)),
+            "chunk_key_encoding": dict(request.keys), "fill_value": request.fill_json,
             "attributes": dict(request.attributes),
-        }
+        }  # fmt: skip
         if request.names is not None:
             metadata["dimension_names"] = list(request.names)
         self._open(path, metadata=metadata, create=True)
@@ -368,22 +326,14 @@ class Tensorstore(Library):
     def describe(self, path: Path) -> Description:
         array = self._open(path)
         document = array.spec().to_json()["metadata"]
-        names = document.get("dimension_names")
-        return Description(
-            array.shape,
-            np.dtype(array.dtype.numpy_dtype),
-            tuple(document["chunk_grid"]["configuration"]["chunk_shape"]),
-            None if names is None else tuple(names),
-            document.get("attributes", {}),
-        )
+        dtype, names = np.dtype(array.dtype.numpy_dtype), document.get("dimension_names")
+        chunks = tuple(document["chunk_grid"]["configuration"]["chunk_shape"])
+        return Description(array.shape, dtype, chunks, names and tuple(names), document.get("attributes", {}))
 
 
 LIBRARIES: dict[str, type[Library]] = {
-    "xzarr3": Xzarr3,
-    "zarr-python": ZarrPython,
-    "zarrs": Zarrs,
-    "tensorstore": Tensorstore,
-}
+    "xzarr3": Xzarr3, "zarr-python": ZarrPython, "zarrs": Zarrs, "tensorstore": Tensorstore,
+}  # fmt: skip
 PEERS = tuple(name for name in LIBRARIES if name != "xzarr3")
 
 
@@ -395,7 +345,6 @@ class Gdal(ABC):
 
     @property
     def label(self) -> str:
-        """What this is, for messages."""
         return f"GDAL {'.'.join(map(str, self.version))} in {self.binding}"
 
     def cannot_read(self, request: Request) -> str | None:
@@ -462,12 +411,8 @@ class GdalBindings(Gdal):
         root = dataset.GetRootGroup()
         dimensions = [root.CreateDimension(f"d{i}", "", "", n) for i, n in enumerate(values.shape)]
         given = [f"{key}={value}" for key, value in options.items()]
-        array = root.CreateMDArray(
-            "data",
-            dimensions,
-            self._module.ExtendedDataType.Create(code),
-            [f"BLOCKSIZE={','.join(map(str, chunks))}", *given],
-        )
+        given.insert(0, f"BLOCKSIZE={','.join(map(str, chunks))}")
+        array = root.CreateMDArray("data", dimensions, self._module.ExtendedDataType.Create(code), given)
         array.SetNoDataValueRaw(bytes(values.itemsize))
         array.WriteArray(values)
         del array, dimensions, root
@@ -531,12 +476,9 @@ def tops(store: Path) -> list[str]:
 SAMPLE_VALUES = np.arange(7 * 11, dtype="int32").reshape(7, 11) - 20
 SAMPLE_VALUES[0:4, 5:10] = -1
 _SAMPLE_FIELDS: dict[str, Any] = {
-    "shape": SAMPLE_VALUES.shape,
-    "dtype": SAMPLE_VALUES.dtype.name,
-    "fill": Fill(-1, "ffffffff"),
-    "names": ("lat", "lon"),
-    "attributes": {"units": "K", "valid_range": [-20, 56], "note": "ø"},
-}
+    "shape": SAMPLE_VALUES.shape, "dtype": SAMPLE_VALUES.dtype.name, "fill": Fill(-1, "ffffffff"),
+    "names": ("lat", "lon"), "attributes": {"units": "K", "valid_range": [-20, 56], "note": "ø"},
+}  # fmt: skip
 SAMPLES = {
     "unsharded": Request(chunks=(4, 5), codecs=(LITTLE, blosc("lz4", "shuffle", 4)), **_SAMPLE_FIELDS),
     "sharded": Request(chunks=(4, 10), codecs=(sharding((2, 5), LITTLE, ZSTD),), **_SAMPLE_FIELDS),
