@@ -82,11 +82,9 @@ ENTRY_POINT = {
     "extensions": [],
 }
 EARLY_ENTRY_POINT = {
-    "zarr_format": EARLY_URI,
-    "metadata_encoding": EARLY_URI,
-    "metadata_key_suffix": ".json",
+    "zarr_format": EARLY_URI, "metadata_encoding": EARLY_URI, "metadata_key_suffix": ".json",
     "extensions": [],
-}
+}  # fmt: skip
 OPTIONAL = {
     "extension": "http://example.org/zarr/extension/foo",
     "must_understand": False,

@@ -60,7 +60,7 @@ def some(names: Sequence[Any], found: object = None) -> str:
 
 def did_you_mean(found: object, names: Sequence[Any]) -> str:
     """The question that proposes the name nearest to ``found``, or an empty string."""
-    near = [] if found in names else nearest(found, names)
+    near = [] if isinstance(found, str) and found in names else nearest(found, names)
     return f"did you mean {near[0]!r}?" if near else ""
 
 

@@ -32,7 +32,6 @@ from xzarr3.codecs import (
     parse_codec,
 )
 from xzarr3.codecs.pipeline import MAX_CODECS, CodecChain
-from xzarr3.dtypes import parse_dtype
 from xzarr3.errors import DataTypeValidationError
 
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -104,22 +103,6 @@ def test_characters_that_are_none(kind: str, layout: str, code: int) -> None:
         array[...] = wrong
     with pytest.raises(DataTypeValidationError):
         array[40, 7] = wrong[40, 7:8].reshape(())
-
-
-@pytest.mark.parametrize("dtype", ["<U3", ">U3", "<U1", ">U5"])
-def test_text_is_checked_as_it_lies(dtype: str) -> None:
-    data_type = parse_dtype(dtype)
-    array = np.full((6, 8), "a\U0010ffff", dtype)
-    assert data_type.has_unused_bits
-    for view in (array, array.T, array[::2, ::-3], array[0, 0:0], array[1, 1, ...], array[:0]):
-        assert data_type.decoded(view) is view
-    codes_of(array)[2, 3, -1] = 0x110000
-    for view in (array, array.T, array[::2, ::-1], array[2, 3, ...]):
-        with pytest.raises(DataTypeValidationError, match="0x110000"):
-            data_type.decoded(view)
-        with pytest.raises(DataTypeValidationError, match="0x110000"):
-            parse_dtype("<U9").cast_array(view)
-    assert data_type.decoded(array[::2, ::-3]).shape == (3, 3)
 
 
 def test_fill_values_of_characters_that_are_none() -> None:

@@ -56,7 +56,7 @@ def test_specifications_that_are_refused() -> None:
     for name in ("int8", "float64", "complex64", "r16", "complex_float32"):
         with pytest.raises(UnknownExtensionError, match="no configuration"):
             parse_dtype({"name": name, "configuration": {"x": 1}})
-    nothing: list[Any] = [5, 1.5, [], None, Thing(), b"\xff", ("x", "y", "z")]
+    nothing: list[Any] = [5, 1.5, [], None, Thing(), b"\xff", ("x", "y", "z"), np.zeros(3)]
     for spec in nothing:
         with pytest.raises(DataTypeValidationError):
             parse_dtype(spec)
@@ -153,12 +153,8 @@ def test_fill_values_of_version_2(name: str, forms: list[Any], value: Any) -> No
 
 
 GOLDEN: dict[str, list[tuple[Any, str]]] = {
-    "bool": [(False, "00"), (True, "01")],
-    "int8": [(-128, "80"), (127, "7f")],
-    "uint8": [(255, "ff")],
-    "int16": [(-2, "fffe")],
-    "uint16": [(65535, "ffff")],
-    "int32": [(-(2**31), "80000000")],
+    "bool": [(False, "00"), (True, "01")], "int8": [(-128, "80"), (127, "7f")], "uint8": [(255, "ff")],
+    "int16": [(-2, "fffe")], "uint16": [(65535, "ffff")], "int32": [(-(2**31), "80000000")],
     "uint32": [(2**32 - 1, "ffffffff")],
     "int64": [
         (-(2**63), "8000000000000000"), (2**63 - 1, "7fffffffffffffff"), (2**53 + 1, "0020000000000001"),
@@ -189,8 +185,7 @@ GOLDEN: dict[str, list[tuple[Any, str]]] = {
         ([1, "-Infinity"], "fff00000000000003ff0000000000000"),
         (["0x7ff0000000000001", -0.0], "80000000000000007ff0000000000001"),
     ],
-    "r8": [([255], "ff")],
-    "r24": [([1, 2, 255], "ff0201")],
+    "r8": [([255], "ff")], "r24": [([1, 2, 255], "ff0201")],
 }  # fmt: skip
 
 

@@ -322,20 +322,6 @@ def test_values_that_arrays_hold(name: str) -> None:
             data_type.cast_array(values)
 
 
-def test_other_arrays_of_text_and_bytes() -> None:
-    assert FixedLengthUTF32(3).in_byte_order("big").cast_array(WORDS).dtype == np.dtype(">U3")
-    assert same_bits(FixedLengthUTF32(3).cast_array("abc"), np.array("abc"))
-    assert VariableLengthUTF8().cast_array(np.array([["abc"]], ">U5")).tolist() == [["abc"]]
-    assert VariableLengthUTF8().cast_array("x")[()] == "x"
-    for values in (["ab", "c"], np.array(["ab", "c"])):
-        assert NullTerminatedBytes(3).cast_array(values).tolist() == [b"ab", b"c"]
-    assert VariableLengthBytes().cast_array(np.array([[b"ab", b"c"]])).tolist() == [[b"ab", b"c"]]
-    assert VariableLengthBytes().cast_array(b"a\0")[()] == b"a\0"
-    filled = VariableLengthBytes().filled((2,), b"a\0")
-    assert VariableLengthBytes().holds_only(filled, b"a\0")
-    assert not VariableLengthBytes().holds_only(filled, b"a")
-
-
 def test_scalars_of_text_and_bytes() -> None:
     for scalar in ("a", np.str_("a"), np.array("a"), np.array("a", "T")):
         assert VariableLengthUTF8().cast_scalar(scalar) == "a"

@@ -24,12 +24,10 @@ OPTIONAL = xzarr3.codecs.OptionalCodec(["packbits"], ["bytes"])
 INT = Optional(parse_dtype("int32"))
 TEXT = Optional(parse_dtype("string"))
 LAYOUTS: list[dict[str, Any]] = [
-    {"chunks": (2, 3)},
-    {"chunks": (1, 3), "shards": (4, 3)},
-    {"chunks": (3, 2), "order": "F", "compressors": None},
-    {"chunks": ((1, 6), (5,))},
+    {"chunks": (2, 3)}, {"chunks": (1, 3), "shards": (4, 3)},
+    {"chunks": (3, 2), "order": "F", "compressors": None}, {"chunks": ((1, 6), (5,))},
     {"chunks": (7, 5), "serializer": xzarr3.codecs.OptionalCodec(["bytes", "gzip"], ["bytes", "zstd"])},
-]
+]  # fmt: skip
 TYPES = ["bool", "int8", "uint64", "float32", "complex64", "datetime64[s]", "r16", ">i4", "int4", "<U3"]
 
 

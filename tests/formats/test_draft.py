@@ -6,7 +6,6 @@ import json
 import pickle
 import warnings
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -166,8 +165,7 @@ def test_names_of_nodes() -> None:
 
 
 @pytest.mark.parametrize("entry_point", [
-    ENTRY_POINT,
-    {**ENTRY_POINT, "extensions": [OPTIONAL]},
+    ENTRY_POINT, {**ENTRY_POINT, "extensions": [OPTIONAL]},
     *({**ENTRY_POINT, "zarr_format": uri} for uri in (URI.replace("https", "http"), EARLY_URI)),
     {**ENTRY_POINT, "zarr_format": URI[:-1] + "7", "news": [1]},
 ], ids=["text", "extended", "http", "early", "later"])  # fmt: skip
@@ -209,13 +207,11 @@ BAD_ENTRY_POINTS: dict[str, list[Any]] = {
         ..., 3, "https://purl.org/zarr/spec/core/4.0", "https://purl.org/zarr/spec/core/3",
         "https://example.org/core/3.0", URI + "\n",
     ],
-    "metadata_encoding": [..., 1, None],
-    "metadata_encoding.type": [{"metadata_key_suffix": ".json"}],
+    "metadata_encoding": [..., 1, None], "metadata_encoding.type": [{"metadata_key_suffix": ".json"}],
     "metadata_encoding.metadata_key_suffix": [
         {"type": "json", "metadata_key_suffix": suffix} for suffix in (1, "/..")
     ],
-    "extensions": [..., {}],
-    "extensions[0]": [[1]],
+    "extensions": [..., {}], "extensions[0]": [[1]],
     "extensions[0].extension": [[{**OPTIONAL, "extension": 1}]],
     "extensions[0].must_understand": [[{"extension": "http://x.org"}]],
     "extensions[1].must_understand": [[OPTIONAL, {**OPTIONAL, "must_understand": "false"}]],
@@ -225,11 +221,9 @@ UNKNOWN_ENTRY_POINTS: dict[str, list[Any]] = {
         {"type": "yaml", "metadata_key_suffix": ".yml"}, "https://x.org/yaml",
         {"extension": "https://x.org/y", "type": "json", "metadata_key_suffix": ".j"},
     ],
-    "metadata_encoding.x": [{"type": "json", "x": 1}],
-    "metadata_key_suffix": [".json"],
+    "metadata_encoding.x": [{"type": "json", "x": 1}], "metadata_key_suffix": [".json"],
     "extensions[0]": [[{**OPTIONAL, "must_understand": True}]],
-    "extensions[0].more": [[{**OPTIONAL, "more": 1}]],
-    "unknown": [1],
+    "extensions[0].more": [[{**OPTIONAL, "more": 1}]], "unknown": [1],
 }  # fmt: skip
 
 
@@ -608,8 +602,7 @@ UNSAYABLE: dict[str, list[dict[str, Any]]] = {
     "chunk_key_encoding": [
         {"chunk_key_encoding": encoding} for encoding in (ChunkKeyEncoding(), ChunkKeyEncoding("v2"))
     ],
-    "chunk_grid": [{"chunk_grid": grid_for(((1, 3), (6,)), (4, 6))}],
-    "fill_value": [{"fill_is_null": True}],
+    "chunk_grid": [{"chunk_grid": grid_for(((1, 3), (6,)), (4, 6))}], "fill_value": [{"fill_is_null": True}],
     "data_type": [holding(dtype) for dtype in (
         "U4", "S3", "M8[10us]", "M8", "m8[7D]", [("a", "i4")], "string")],
 }  # fmt: skip
@@ -624,7 +617,6 @@ def test_what_the_draft_cannot_say(field: str) -> None:
 
 
 VALUES = np.arange(24, dtype="<i4").reshape(4, 6)
-DATA = Path(__file__).parents[1] / "data"
 
 
 def keys(store: Store, part: str = "") -> set[str]:

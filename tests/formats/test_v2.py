@@ -7,7 +7,6 @@ import json
 import pickle
 import zlib
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numcodecs
@@ -26,7 +25,6 @@ from xzarr3.grid import RegularGrid, grid_for
 from xzarr3.model.chunk_keys import ChunkKeyEncoding
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
 
-DATA = Path(__file__).parents[1] / "data"
 DELTA = {"id": "delta", "dtype": "<i2", "astype": "<i2"}
 ZLIB = {"id": "zlib", "level": 1}
 SHUFFLE = {"id": "shuffle", "elementsize": 2}
@@ -611,19 +609,6 @@ def test_an_order_that_json2_cannot_have() -> None:
             serializer=numcodecs.JSON(),
         )  # fmt: skip
     assert caught.value.field == "codecs[0]"
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_rounded_numbers_are_in_the_order_of_the_document(order: str) -> None:
-    """Whatever numcodecs, of some versions, makes of order F."""
-    values = np.arange(6, dtype="<f4").reshape(2, 3)
-    filters = [{"id": "bitround", "keepbits": 9}]
-    document = zarray(shape=[2, 3], dtype="<f4", fill_value=0.0, order=order, filters=filters)
-    chunk = values.tobytes(order)  # type: ignore[arg-type]
-    array = array_of(document, chunk)
-    check(array[...], values)
-    array[...] = values
-    assert array.store.get("0.0") == chunk
 
 
 @pytest.mark.parametrize(

@@ -142,11 +142,10 @@ def layouts(request: Request) -> dict[str, Request]:
     size = request.native.itemsize
     plain: dict[str, tuple[Codec, ...]] = {
         "little": (LITTLE,), "big": (BIG,), "gzip": (LITTLE, codec("gzip", level=5)), "zstd": (LITTLE, ZSTD),
-        "zstd-checksum": (LITTLE, checked),
-        "zstd-fast": (LITTLE, codec("zstd", level=-5, checksum=False)),
+        "zstd-checksum": (LITTLE, checked), "zstd-fast": (LITTLE, codec("zstd", level=-5, checksum=False)),
         "blosc": (LITTLE, blosc("lz4", "shuffle", size)), "crc32c": (LITTLE, CRC32C),
-        "gzip-crc32c-zstd": (LITTLE, codec("gzip", level=1), CRC32C, ZSTD),
-        "transpose": (swap, LITTLE), "transpose-big-blosc": (swap, BIG, blosc("zstd", "bitshuffle", size)),
+        "gzip-crc32c-zstd": (LITTLE, codec("gzip", level=1), CRC32C, ZSTD), "transpose": (swap, LITTLE),
+        "transpose-big-blosc": (swap, BIG, blosc("zstd", "bitshuffle", size)),
     }  # fmt: skip
     sharded: dict[str, tuple[Codec, ...]] = {
         "shard": (sharding((4, 5), LITTLE, ZSTD),),
