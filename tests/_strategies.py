@@ -250,20 +250,14 @@ def layouts(draw: st.DrawFn, name: str, shape: tuple[int, ...]) -> dict[str, Any
     """Options of ``create_array``: grid, shards (nested ones too), codecs, fill value and keys."""
     ndim = len(shape)
     inner = tuple(draw(st.sampled_from([1, 2, 3, 4, 11])) for _ in shape)
+    keys = [None, "v2", {"name": "default", "separator": "."}, {"name": "v2", "separator": "/"}]
     options: dict[str, Any] = {
-        "dtype": name if name[0] == "r" else native(name),
-        "chunks": inner,
+        "dtype": name if name[0] == "r" else native(name), "chunks": inner,
         "filters": [TransposeCodec(draw(permutations(ndim)))] if ndim and draw(st.booleans()) else None,
         "serializer": BytesCodec(draw(st.sampled_from(["little", "big"]))),
-        "compressors": draw(compressors()),
-        "fill_value": draw(st.one_of(st.none(), elements(name))),
-        "chunk_key_encoding": draw(
-            st.sampled_from(
-                [None, "v2", {"name": "default", "separator": "."}, {"name": "v2", "separator": "/"}]
-            )
-        ),
-        "write_empty_chunks": draw(st.booleans()),
-    }
+        "compressors": draw(compressors()), "fill_value": draw(st.one_of(st.none(), elements(name))),
+        "chunk_key_encoding": draw(st.sampled_from(keys)), "write_empty_chunks": draw(st.booleans()),
+    }  # fmt: skip
     kind = draw(st.sampled_from(["plain", "plain", "sharded", "start", "nested", "squeezed"]))
     if kind == "plain":
         return options
@@ -271,18 +265,13 @@ def layouts(draw: st.DrawFn, name: str, shape: tuple[int, ...]) -> dict[str, Any
     if kind == "sharded":
         return {**options, "shards": shard}
     codecs = (*(options.pop("filters") or ()), options.pop("serializer"), *options.pop("compressors"))
-    options["serializer"] = ShardingCodec(
-        inner,
-        codecs,
-        index_codecs=draw(index_codecs()),
-        index_location=draw(st.sampled_from(["start", "end"])),
-    )
+    locations = st.sampled_from(["start", "end"])
+    index = {"index_codecs": draw(index_codecs()), "index_location": draw(locations)}
+    options["serializer"] = ShardingCodec(inner, codecs, **index)
     options["compressors"] = None
     options["chunks"] = shard
     if kind == "nested":
-        options["serializer"] = ShardingCodec(
-            shard, (options["serializer"],), index_location=draw(st.sampled_from(["start", "end"]))
-        )
+        options["serializer"] = ShardingCodec(shard, (options["serializer"],), index_location=draw(locations))
         options["chunks"] = tuple(length * draw(st.sampled_from([1, 2])) for length in shard)
     if kind == "squeezed":  # Codecs around a shard: it cannot be read in parts.
         options["compressors"] = draw(compressors())
@@ -318,13 +307,8 @@ def uneven_layouts(draw: st.DrawFn, name: str, shape: tuple[int, ...]) -> dict[s
 
 def index_codecs() -> st.SearchStrategy[tuple[Any, ...]]:
     """Codecs of a shard's index, all of fixed size."""
-    return st.sampled_from(
-        [
-            (BytesCodec("little"), Crc32cCodec()),
-            (BytesCodec("big"),),
-            (BytesCodec("little"), Crc32cCodec(), Crc32cCodec()),
-        ]
-    )
+    little, crc = BytesCodec("little"), Crc32cCodec()
+    return st.sampled_from([(little, crc), (BytesCodec("big"),), (little, crc, crc)])
 
 
 @st.composite
@@ -350,31 +334,19 @@ def selections(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
     return tuple(indices)
 
 
+JSON_WORDS = st.sampled_from([
+    "bytes", "zstd", "regular", "default", "v2", "NaN", "0x7fc00000", "float32", "r16", "/",
+    "sharding_indexed", "transpose", "must_understand", "name", "configuration", "3", "", "é\0",
+])  # fmt: skip
+JSON_NAMES = st.sampled_from(["name", "configuration", "must_understand", "chunk_shape", "codecs"])
 JSON_VALUES: st.SearchStrategy[Any] = st.recursive(
     st.one_of(
-        st.none(),
-        st.booleans(),
-        st.integers(-(2**70), 2**70),
-        st.integers(-2, 6),
-        st.floats(),
-        st.text(max_size=6),
-        st.sampled_from(
-            [
-                "bytes", "zstd", "regular", "default", "v2", "NaN", "0x7fc00000", "float32", "r16", "/",
-                "sharding_indexed", "transpose", "must_understand", "name", "configuration", "3", "", "é\0",
-            ]
-        ),
+        st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.integers(-2, 6), st.floats(),
+        st.text(max_size=6), JSON_WORDS,
     ),
     lambda children: st.one_of(
         st.lists(children, max_size=3),
-        st.dictionaries(
-            st.one_of(
-                st.text(max_size=4),
-                st.sampled_from(["name", "configuration", "must_understand", "chunk_shape", "codecs"]),
-            ),
-            children,
-            max_size=3,
-        ),
+        st.dictionaries(st.one_of(st.text(max_size=4), JSON_NAMES), children, max_size=3),
     ),
     max_leaves=6,
 )  # fmt: skip
@@ -386,16 +358,11 @@ LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
 def array_document(**changes: Any) -> dict[str, Any]:
     """A valid document of a 4 by 6 array of int16 in 2 by 3 chunks; ``...`` leaves a field out."""
     document: dict[str, Any] = {
-        "zarr_format": 3,
-        "node_type": "array",
-        "shape": [4, 6],
-        "data_type": "int16",
+        "zarr_format": 3, "node_type": "array", "shape": [4, 6], "data_type": "int16",
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 3]}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-        "fill_value": 0,
-        "codecs": [LITTLE],
-        **changes,
-    }
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}, "fill_value": 0,
+        "codecs": [LITTLE], **changes,
+    }  # fmt: skip
     return {field: value for field, value in document.items() if value is not ...}
 
 

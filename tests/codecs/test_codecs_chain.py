@@ -448,15 +448,3 @@ def test_memory_is_used_again_once_no_part_of_it_is_there() -> None:
     first = place(CORNER_CHAIN.encode(-corner))
     assert bytes(part) == corner.tobytes()[8:16]
     assert {place(CORNER_CHAIN.encode(corner)) for _ in range(10)} == {first}
-
-
-def test_memory_comes_back_after_an_error(failing: type[_Plan]) -> None:
-    chain = CodecChain((BytesCodec("little"), _FailingCompressor()), spec_of("int32", (4, 4)))
-    corner = np.arange(64, dtype="i4").reshape(8, 8)[:4, :4]
-    failing.error = ValueError("no luck")
-    for failing.where in ("encode", "", "encode", ""):
-        if failing.where:
-            with pytest.raises(ChunkEncodeError):
-                chain.encode(corner)
-        else:
-            assert bytes(chain.encode(corner)) == corner.tobytes()

@@ -670,19 +670,6 @@ def test_an_implicit_group_goes_with_its_last_member() -> None:
     assert "e" in root
 
 
-def test_a_document_of_another_state_stays_as_it_is() -> None:
-    layout = {"codecs": [draft_codec("transpose", order=[1, 0])], "chunk_memory_layout": ...}
-    store = written_by_others(data_type="<i4", **layout)
-    before = document(store, "meta/a.array.json")
-    array = xzarr3.open_array(store, "a", mode="r+")
-    array[...] = VALUES
-    assert store.get("data/a/c0/0") == VALUES[:2].tobytes("F")
-    array.attrs["a"] = 1
-    array.append(VALUES)
-    assert document(store, "meta/a.array.json") == {**before, "shape": [8, 6], "attributes": {"a": 1}}
-    assert same_bits(xzarr3.open(store, "a")[...], np.concatenate([VALUES, VALUES]))
-
-
 @pytest.mark.parametrize("suffix", [".txt", ""])
 def test_another_suffix(suffix: str) -> None:
     entry_point = {**ENTRY_POINT, "metadata_encoding": {"type": "json", "metadata_key_suffix": suffix}}
