@@ -55,11 +55,6 @@ TYPES: dict[str, tuple[Any, int, Callable[[Any], Any]]] = {
 }
 
 
-def codes_of(text: Any) -> Any:
-    order = np.dtype("u4").newbyteorder(text.dtype.byteorder)
-    return text.view(np.dtype((order, (text.dtype.itemsize // 4,))))
-
-
 def text_array(kind: str, layout: str) -> tuple[xzarr3.MemoryStore, xzarr3.Array, Any]:
     """An array of text all over which there are all characters that are permitted, and its values."""
     dtype, zarr_format, text_of = TYPES[kind]
@@ -83,7 +78,9 @@ def test_characters_that_are_none(kind: str, layout: str, code: int) -> None:
     assert np.array_equal(array[...], values)
     (key,) = [key for key in store.list_prefix("") if not key.rpartition("/")[2].startswith((".z", "zarr"))]
     wrong = values.copy()
-    codes_of(TYPES[kind][2](wrong))[40, 7, 1] = code
+    text = TYPES[kind][2](wrong)
+    order = np.dtype("u4").newbyteorder(text.dtype.byteorder)
+    text.view(np.dtype((order, (text.dtype.itemsize // 4,))))[40, 7, 1] = code
     store.set(key, bytes(array.metadata.chain.encode(wrong.astype(array.metadata.chain.spec.dtype))))
     for selection in (
         ..., (40, 7), (slice(40, 41), slice(4, 9)), (slice(None), 7),

@@ -28,7 +28,7 @@ import zstandard
 from _chains import MIB
 from _peers import BIG, CRC32C, LITTLE, ZSTD, blosc, codec, sharding
 from _strategies import attempt, chunk_document
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xzarr3
@@ -174,13 +174,6 @@ def test_changed(chunk: Tampered, data: st.DataObject) -> None:
     found = chunk.read(bytes(value))
     if bytes(value) == chunk.value or (found is not None and chunk.name in DATA_CHECKED):
         assert found.tolist() == chunk.expected.tolist()
-
-
-@settings(max_examples=30)
-@given(value=st.binary(max_size=200))
-@example(b"")
-def test_arbitrary(chunk: Tampered, value: bytes) -> None:
-    assert chunk.read(value) is None or value
 
 
 def test_sizes_in_headers(chunk: Tampered) -> None:

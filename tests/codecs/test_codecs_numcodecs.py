@@ -314,17 +314,12 @@ CONFIGS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def spec_for(config: Mapping[str, Any]) -> xzarr3.codecs.ChunkSpec:
-    dtype = config.get("decode_dtype", config.get("dtype", "?" if config["id"] == "packbits" else "f4"))
-    return spec_of(dtype, (4, 4))
-
-
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_configurations_both_ways(config: Any) -> None:
     dtype = config.get("decode_dtype", config.get("dtype", ""))
     endian = {"<": "little", ">": "big"}.get(dtype[:1])
     codec = from_numcodecs(config, endian)
-    spec = spec_for(config)
+    spec = spec_of(dtype or ("?" if config["id"] == "packbits" else "f4"), (4, 4))
     written = json.loads(json.dumps(to_numcodecs(codec, spec, endian)))
     if config["id"] != "json2":
         said = json.loads(json.dumps(peer(written).get_config()))

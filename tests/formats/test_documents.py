@@ -164,10 +164,6 @@ def test_forms_that_mean_the_same() -> None:
         assert meta.codecs[1].shuffle == "noshuffle"
 
 
-def separators(value: Any) -> list[Any]:
-    return [codec(name, {"separator": value}) for name in ("default", "v2")]
-
-
 def zstd(level: Any, checksum: Any = False) -> list[Any]:
     return [LITTLE, codec("zstd", {"level": level, "checksum": checksum})]
 
@@ -208,7 +204,8 @@ INVALID: list[tuple[str, str, str, list[Any]]] = [
     ("chunk_key_encoding", "chunk_key_encoding.must_understand", "true",
      [{"name": "v2", "must_understand": False}]),
     ("chunk_key_encoding", "chunk_key_encoding.configuration.separator", "'/', '.'",
-     [each for value in ("-", "", "//", None, 1, ["/"], True) for each in separators(value)]),
+     [codec(name, {"separator": value})
+      for value in ("-", "", "//", None, 1, ["/"], True) for name in ("default", "v2")]),
     ("codecs", "codecs", "array", [..., None, "bytes", {"name": "bytes"}]),
     ("codecs", "codecs", "not empty", [[]]),
     ("codecs", "codecs[0]", "object", [[None]]),

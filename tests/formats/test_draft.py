@@ -585,11 +585,6 @@ def test_a_shard_of_the_text() -> None:
     assert bytes(chain.encode(expected)) == shard
 
 
-def holding(dtype: Any) -> dict[str, Any]:
-    data_type = parse_dtype(dtype)
-    return {"data_type": data_type, "fill_value": data_type.default_scalar()}
-
-
 UNSAYABLE: dict[str, list[dict[str, Any]]] = {
     "codecs": [
         *({"codecs": codecs} for codecs in (
@@ -603,8 +598,8 @@ UNSAYABLE: dict[str, list[dict[str, Any]]] = {
         {"chunk_key_encoding": encoding} for encoding in (ChunkKeyEncoding(), ChunkKeyEncoding("v2"))
     ],
     "chunk_grid": [{"chunk_grid": grid_for(((1, 3), (6,)), (4, 6))}], "fill_value": [{"fill_is_null": True}],
-    "data_type": [holding(dtype) for dtype in (
-        "U4", "S3", "M8[10us]", "M8", "m8[7D]", [("a", "i4")], "string")],
+    "data_type": [{"data_type": each, "fill_value": each.default_scalar()} for each in map(parse_dtype, (
+        "U4", "S3", "M8[10us]", "M8", "m8[7D]", [("a", "i4")], "string"))],
 }  # fmt: skip
 
 
