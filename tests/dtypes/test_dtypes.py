@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import pickle
 import sys
@@ -10,14 +11,36 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pandas as pd
 import pytest
+from _peers import codec
 from _strategies import NUMERIC, attempt, elements, from_bits, native, same_bits
-from _things import Thing
+from _things import Thing, case
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xzarr3 import DataTypeValidationError, MetadataError, UnknownExtensionError
-from xzarr3.dtypes import RawBits, parse_dtype, registry
+from xzarr3 import DataTypeValidationError, MemoryStore, MetadataError, UnknownExtensionError, create_array
+from xzarr3.dtypes import (
+    DateTime64,
+    FixedLengthUTF32,
+    Float32,
+    Float64,
+    Int8,
+    Int16,
+    Int32,
+    NullTerminatedBytes,
+    RawBits,
+    RawBytes,
+    Struct,
+    Structured,
+    TimeDelta64,
+    VariableLengthBytes,
+    VariableLengthUTF8,
+    ZDType,
+    parse_dtype,
+    registry,
+)
+from xzarr3.dtypes.times import DRAFT_URI
 
 FLOATS = ("float16", "float32", "float64")
 COMPLEX = {"complex64": "float32", "complex128": "float64"}
@@ -345,3 +368,523 @@ def test_raw_bits() -> None:
         assert RawBits(24).cast_scalar(value).tobytes() == b"abc"
     assert RawBits(24).cast_scalar(0).tobytes() == b"\0\0\0"
     assert RawBits(24).filled((2,), np.void(b"abc")).tobytes() == b"abcabc"
+
+
+NAT = -(2**63)
+
+
+def time_json(name: str, unit: str, scale_factor: Any) -> dict[str, Any]:
+    return codec(f"numpy.{name}64", unit=unit, scale_factor=scale_factor)
+
+
+def sized(name: str, length: Any) -> dict[str, Any]:
+    return codec(name, length_bytes=length)
+
+
+def struct_json(*fields: tuple[str, Any]) -> dict[str, Any]:
+    return codec("struct", fields=[{"name": name, "data_type": data_type} for name, data_type in fields])
+
+
+POINT = Struct((("x", Float32(endianness="big")), ("flag", Int8())))
+BY_HAND: list[tuple[ZDType, Any, Any, Any]] = [
+    (FixedLengthUTF32(3, endianness="little"), "<U3", None, sized("fixed_length_utf32", 12)),
+    (FixedLengthUTF32(1, endianness="big"), ">U1", None, sized("fixed_length_utf32", 4)),
+    (NullTerminatedBytes(10), "|S10", None, sized("null_terminated_bytes", 10)),
+    (RawBytes(3), "|V3", None, sized("raw_bytes", 3)),
+    (RawBits(24), "|V3", None, "r24"),
+    (DateTime64("s", 10, endianness="little"), "<M8[10s]", None, time_json("datetime", "s", 10)),
+    (DateTime64("ns", endianness="big"), ">M8[ns]", None, time_json("datetime", "ns", 1)),
+    (DateTime64(endianness="little"), "<M8", None, time_json("datetime", "generic", 1)),
+    (TimeDelta64("D", 7, endianness="little"), "<m8[7D]", None, time_json("timedelta", "D", 7)),
+    (TimeDelta64("us", 2**31 - 1, endianness="big"), ">m8[2147483647us]", None,
+     time_json("timedelta", "us", 2147483647)),
+    (VariableLengthUTF8(), "|O", "vlen-utf8", "string"),
+    (VariableLengthBytes(), "|O", "vlen-bytes", "bytes"),
+    (POINT, [["x", ">f4"], ["flag", "|i1"]], None, struct_json(("x", "float32"), ("flag", "int8"))),
+    (Struct((("p", POINT), ("t", DateTime64("s", endianness="big")), ("s", NullTerminatedBytes(2)))),
+     [["p", [["x", ">f4"], ["flag", "|i1"]]], ["t", ">M8[s]"], ["s", "|S2"]], None,
+     struct_json(("p", struct_json(("x", "float32"), ("flag", "int8"))), ("t", time_json("datetime", "s", 1)),
+                 ("s", sized("null_terminated_bytes", 2)))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("data_type", "name", "codec", "spec"), BY_HAND, ids=lambda value: str(value)[:40])
+def test_json_of_both_versions(data_type: ZDType, name: Any, codec: Any, spec: Any) -> None:
+    version_2 = {"name": name, "object_codec_id": codec}
+    assert data_type.to_json(2) == version_2
+    assert data_type.to_json(3) == spec
+    assert type(data_type).from_json(version_2, zarr_format=2) == data_type
+    assert type(data_type).from_json(spec, zarr_format=3) == data_type.in_native_order()
+    assert registry.match_json(spec, zarr_format=3) == data_type.in_native_order()
+    if not isinstance(data_type, RawBits):
+        assert registry.match_json(version_2, zarr_format=2) == data_type
+        if codec is None:
+            assert parse_dtype(name, zarr_format=2) == data_type
+
+
+@pytest.mark.parametrize(("data_type", "spec"), [
+    *((parse_dtype(name), name) for name in ("bool", "uint8", "int64", "float16", "complex64", "r24")),
+    (RawBytes(3), "r24"),
+    (DateTime64("ns"), {"extension": DRAFT_URI, "type": "<M8[ns]", "fallback": "int64"}),
+    (TimeDelta64("D", endianness="big"), {"extension": DRAFT_URI, "type": "<m8[D]", "fallback": "int64"}),
+], ids=str)  # fmt: skip
+def test_to_json_of_the_draft(data_type: ZDType, spec: Any) -> None:
+    assert data_type.to_json("3-draft") == spec
+    assert registry.match_json(spec, zarr_format="3-draft").to_json("3-draft") == spec
+    store = MemoryStore()
+    create_array(store, "a", shape=1, dtype=data_type, zarr_format="3-draft")
+    assert json.loads(bytes(store.get("meta/a.array.json")))["data_type"] == spec
+
+
+@pytest.mark.parametrize("spec", [
+    "fixed_length_utf32", sized("fixed_length_utf32", 3), sized("fixed_length_utf32", 0),
+    sized("fixed_length_utf32", 2**31), sized("fixed_length_utf32", -4), sized("raw_bytes", 0),
+    sized("raw_bytes", 10**9), sized("null_terminated_bytes", "5"), sized("null_terminated_bytes", 5.0),
+    sized("null_terminated_bytes", True), {"name": "raw_bytes", "configuration": {}},
+    {"name": "raw_bytes", "configuration": {"length_bytes": 3, "x": 1}},
+    "numpy.datetime64", time_json("datetime", "x", 1), time_json("datetime", "s", 0),
+    time_json("datetime", "s", 2**31), time_json("datetime", "s", 1.0), time_json("timedelta", "s", True),
+    time_json("timedelta", "", 1), codec("numpy.datetime64", unit="s"),
+    codec("numpy.datetime64", unit="s", scale_factor=1, x=1),
+    codec("numpy.datetime64", unit=["s"], scale_factor=1),
+    "struct", struct_json(), struct_json(("", "int8")), struct_json(("a", "int8"), ("a", "int8")),
+    struct_json(("a", "string")), struct_json(("a", "bytes")), struct_json(("a", "nothing")),
+    struct_json(("a", 5)), struct_json((5, "int8")), struct_json(("\ud800", "int8")),  # type: ignore[arg-type]
+    struct_json(("a", struct_json(("b", "string")))),
+    struct_json(("a", "r999999992"), ("b", "r999999992")),
+    codec("struct", fields={"a": "int8"}), codec("struct", fields=[["a", "int8", [2]]]),
+    codec("struct", fields=[{"name": "a"}]),
+    codec("struct", fields=[{"name": "a", "data_type": "int8", "x": 1}]),
+    {"name": "string", "configuration": {"x": 1}}, {"name": "bytes", "configuration": {"x": 1}}, "int1",
+    "float8", "complex_float16",
+], ids=str)  # fmt: skip
+def test_what_version_3_does_not_say(spec: Any) -> None:
+    with pytest.raises(MetadataError) as caught:
+        registry.match_json(spec, zarr_format=3)
+    assert type(caught.value) in (DataTypeValidationError, UnknownExtensionError)
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ([["a", "<i2", 2]], "not a field"), ([["a", "<i2", [2], 1]], "not a field"),
+    *(([["a", "<i2", shape]], "holds arrays")
+      for shape in ([0], [-1], [2.0], [True], ["2"], [None], [[2]], [1] * 17)),
+    ([["a", "<i2", [2**40]]], "holds arrays"), ([["a"]], "fields.0"), ([5], "fields.0"),
+    ([], "at least one field"), ([["", "<i2"]], "name of a field"),
+    ([["a", "<i2"], ["a", "<i2"]], "name of a field"), ([["a", "|O"]], "fields.a.*codec"),
+    ([["a", "x"]], "fields.a.*unknown"), ([["a", [["b", "x"]]]], "fields.a.fields.b.*unknown"),
+    ([[["title", "a"], "<i2"]], "fields.0"), ([["a", 5]], "fields.a"), ("|S0", "length"),
+    ([["a", "<i2"], 5], "fields.1"),
+], ids=str)  # fmt: skip
+def test_what_version_2_does_not_say(name: Any, words: str) -> None:
+    with pytest.raises(MetadataError, match=words) as caught:
+        registry.match_json({"name": name, "object_codec_id": None}, zarr_format=2)
+    assert type(caught.value) in (DataTypeValidationError, UnknownExtensionError)
+
+
+def test_the_older_struct_is_read_and_not_written() -> None:
+    older = {"name": "structured", "configuration": {"fields": [
+        ["x", "float32"], ["p", {"name": "structured", "configuration": {"fields": [["y", "int16"]]}}],
+        ["t", time_json("datetime", "s", 10)],
+    ]}}  # fmt: skip
+    data_type = registry.match_json(older, zarr_format=3)
+    assert data_type == Struct(
+        (("x", Float32()), ("p", Struct((("y", Int16()),))), ("t", DateTime64("s", 10)))
+    )
+    assert Structured is Struct
+    assert data_type.to_json(3) == struct_json(
+        ("x", "float32"), ("p", struct_json(("y", "int16"))), ("t", time_json("datetime", "s", 10))
+    )
+    # Its fill values were base64 of the elements, little endian.
+    scalar = data_type.from_json_scalar("AACAPwIBBQAAAAAAAAA=", zarr_format=3)
+    assert data_type.to_json_scalar(scalar, zarr_format=3) == {"x": 1.0, "p": {"y": 258}, "t": 5}
+
+
+SCALARS: list[tuple[ZDType, list[Any], list[Any], Any]] = [
+    (FixedLengthUTF32(3), ["aé日"], ["aé日"], np.str_("aé日")),
+    (FixedLengthUTF32(3), [""], ["", 0], np.str_("")),
+    (FixedLengthUTF32(2), ["😀"], ["😀", "😀\0"], np.str_("😀")),
+    (NullTerminatedBytes(10), ["SGk="], ["SGk=", "SGkA"], np.bytes_(b"Hi")),
+    (NullTerminatedBytes(10), [""], ["", 0], np.bytes_(b"")),
+    (RawBytes(3), ["AQL/"], ["AQL/"], np.void(b"\1\2\xff")),
+    (VariableLengthUTF8(), ["aé\0"], ["aé\0"], "aé\0"),
+    (VariableLengthUTF8(), [], ["0", 0], "0"),
+    (VariableLengthBytes(), ["/wBh", [255, 0, 97]], ["/wBh"], b"\xff\0a"),
+    (VariableLengthBytes(), ["", []], ["", 0], b""),
+    (DateTime64("s"), ["NaT", NAT], [NAT, "NaT"], np.datetime64("NaT", "s")),
+    (DateTime64("s", 10), [5], [5, "1970-01-01T00:00:50"], np.datetime64(5, (  "s", 10))),
+    (DateTime64("D"), [-1], [-1, "1969-12-31"], np.datetime64("1969-12-31")),
+    (TimeDelta64("ns"), [2**63 - 1], [2**63 - 1], np.timedelta64(2**63 - 1, "ns")),
+    (TimeDelta64("ns"), ["NaT", NAT], [NAT, "NaT"], np.timedelta64("NaT", "ns")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("data_type", "version_3", "version_2", "value"), SCALARS, ids=lambda value: str(value)[:30]
+)
+def test_forms_of_scalars(data_type: ZDType, version_3: list[Any], version_2: list[Any], value: Any) -> None:
+    for zarr_format, forms in ((3, version_3), (2, version_2)):
+        for form in forms:
+            found = data_type.from_json_scalar(form, zarr_format=zarr_format)
+            assert type(found) is type(value)
+            assert data_type.bits(found) == data_type.bits(value)
+        if forms and not (zarr_format == 2 and isinstance(forms[0], str) and forms[0] == "NaT"):
+            assert data_type.to_json_scalar(value, zarr_format=zarr_format) == forms[0]
+
+
+def test_structs_are_written_by_name_in_version_3() -> None:
+    form = {"x": 0.5, "flag": -1}
+    scalar = POINT.from_json_scalar(form, zarr_format=3)
+    assert scalar.tobytes() == b"\x3f\0\0\0\xff"
+    assert POINT.to_json_scalar(scalar, zarr_format=3) == form
+    nan = POINT.from_json_scalar({"x": "0x7f800001", "flag": 0}, zarr_format=3)
+    assert nan.tobytes() == b"\x7f\x80\0\1\0"
+    assert POINT.to_json_scalar(nan, zarr_format=3) == {"x": "0x7f800001", "flag": 0}
+    # In version 2 the bytes are in the order of the fields.
+    assert POINT.to_json_scalar(scalar, zarr_format=2) == "PwAAAP8="
+    for zero in (0, "", 0.0, "AAAAAAA="):
+        assert POINT.from_json_scalar(zero, zarr_format=2).tobytes() == bytes(5)
+    assert POINT.from_json_scalar("PwAAAP8=", zarr_format=2).tobytes() == b"\x3f\0\0\0\xff"
+    assert POINT.from_json_scalar({"x": 0.5, "flag": -1}, zarr_format=2).tobytes() == b"\x3f\0\0\0\xff"
+    # In version 3 they are little endian.
+    assert POINT.from_json_scalar("AAAAP/8=", zarr_format=3).tobytes() == b"\x3f\0\0\0\xff"
+    little = POINT.in_byte_order("little")
+    assert little.cast_scalar(scalar).tobytes() == b"\0\0\0\x3f\xff"
+    assert little.from_json_scalar("AAAAP/8=", zarr_format=2).tobytes() == b"\0\0\0\x3f\xff"
+    for wrong in ({"x": 0.5}, {"x": 0.5, "flag": 1, "y": 0}, {"x": "x", "flag": 1}, [0.5, -1], "PwAAAP8", "",
+                  "AAAA", None, 0, 5, True):  # fmt: skip
+        with pytest.raises(DataTypeValidationError):
+            POINT.from_json_scalar(wrong, zarr_format=3)
+
+
+REFUSED_SCALARS: list[tuple[ZDType, list[Any]]] = [
+    (FixedLengthUTF32(3), ["abcd", 0, None, ["a"], "\ud800", True]),
+    (NullTerminatedBytes(2), ["SGkh", "SGk", "é", "S G k =", 0, None, [72]]),
+    (RawBytes(3), ["AQI=", "AQL/AA==", [1, 2, 255], 0, "", None]),
+    (VariableLengthUTF8(), [0, None, ["a"], "a\ud800", True, {}]),
+    (VariableLengthBytes(), [0, None, "é", "AQI", [256], [1.0], [True], [[1]], {}, "A Q I ="]),
+    (DateTime64("s"), [0.0, "nat", "2000-01-01", None, True, 2**63, -(2**63) - 1, [0], {}]),
+    (TimeDelta64("s"), [1.5, "1 s", None, False, 2**63, [0]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("data_type", "forms"), REFUSED_SCALARS, ids=lambda value: str(value)[:30])
+def test_forms_of_scalars_that_are_not_permitted(data_type: ZDType, forms: list[Any]) -> None:
+    for form in forms:
+        with pytest.raises(DataTypeValidationError, match=data_type.name) as caught:
+            data_type.from_json_scalar(form, zarr_format=3)
+        assert caught.value.accepted
+    dates = ["today", "now", "2000-13-01", "2000-01-01T00:00:00Z", "2000-1-1", "", "٢٠٠٠"]
+    for form in dates if isinstance(data_type, DateTime64) else ():
+        with pytest.raises(DataTypeValidationError):
+            data_type.from_json_scalar(form, zarr_format=2)
+
+
+NULLABLE = np.dtypes.StringDType(na_object=None)
+WORDS = np.array(["abc", "é", ""], "U3")
+STRINGS = np.array(["abc", "é\0", ""], np.dtypes.StringDType())
+CODES = np.array([b"abc", b"\xff", b""], "S3")
+BLOBS = np.array([b"a\0", b""], object)
+RAW = np.array([b"ab\0", b"\0\0\0"], "V3")
+HELD: dict[str, tuple[ZDType, Any, list[Any], list[Any]]] = {
+    # Data type, an array of it, what else becomes that array, and what is refused.
+    "U3": (
+        FixedLengthUTF32(3), WORDS,
+        [WORDS.tolist(), ["abc\0\0", "é", "\0"], WORDS.astype("U9"), WORDS.astype(">U3"),
+         WORDS.astype(object), WORDS.astype("T"), np.array(["abc", "é", ""], NULLABLE)],
+        [["abcd"], np.array(["abcd"]), np.array(["abcd"], "T"), [1], ["a", 1], [None], [b"a"], [1.5],
+         np.array([b"a"]), ["\ud800"], [["a"], "b"], np.array(["a", None], object),
+         np.array(["a", None], NULLABLE)],
+    ),
+    "string": (
+        VariableLengthUTF8(), STRINGS,
+        [STRINGS.tolist(), STRINGS.astype(object), np.array(["abc", "é\0", ""], object),
+         STRINGS.astype(np.dtypes.StringDType(coerce=False)), STRINGS.astype(NULLABLE)],
+        [[1], ["a", 1], [None], [np.nan], [b"a"], np.array([b"a"]), ["\ud800"], np.arange(3), ["a", ["b"]],
+         np.array(["a", None], NULLABLE), np.array([True]), np.array(["\ud800"])],
+    ),
+    "S3": (
+        NullTerminatedBytes(3), CODES, [[b"abc", b"\xff\0", b"\0"], CODES.astype("S9"), CODES.astype(object)],
+        [[b"abcd"], np.array([b"abcd"]), ["abcd"], ["é"], [1], [None], np.array([1]), np.array(["é"]),
+         [b"a", 1]],
+    ),
+    "bytes": (
+        VariableLengthBytes(), BLOBS, [[b"a\0", b""], [bytearray(b"a\0"), np.bytes_(b"")]],
+        [["a"], [1], [None], np.array(["a"]), np.arange(3), [b"a", "b"], np.array([b"a", None], object)],
+    ),
+    **{
+        name: (
+            data_type, RAW, [[b"ab\0", bytes(3)], np.array([b"ab\0", bytes(3)], object), list(RAW)],
+            [[b"ab"], [b"abcd"], ["abc"], [1], np.array([b"abc"]), np.zeros(3, "u1"), np.zeros(2, "V4"),
+             None],
+        )
+        for name, data_type in (("r24", RawBits(24)), ("raw_bytes", RawBytes(3)))
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("missing", [None, np.nan])
+def test_text_items_names_the_place(missing: Any) -> None:
+    array = create_array(MemoryStore(), shape=(1, 2), dtype="string")
+    for values in (
+        np.array([["a", missing]], object),
+        np.array([["a", missing]], np.dtypes.StringDType(na_object=missing)),
+        [["a", missing]],
+    ):
+        with pytest.raises(DataTypeValidationError, match=r"at index \(0, 1\); found"):
+            array[...] = values
+    with pytest.raises(DataTypeValidationError, match=r"at index \(1,\); found"):
+        create_array(MemoryStore(), data=np.array(["a", missing], object), dtype=str)
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_values_that_arrays_hold(name: str) -> None:
+    data_type, expected, others, refused = HELD[name]
+    for values in (expected, *others):
+        for shape in ((-1,), (-1, 1)):
+            given = np.asarray(values).reshape(shape) if isinstance(values, np.ndarray) else values
+            found = data_type.cast_array(given)
+            assert found.dtype == expected.dtype
+            assert found.reshape(-1).tolist() == expected.tolist()
+            assert [type(item) for item in found.flat] == [type(item) for item in expected]
+    whole: Any = expected[0]
+    assert data_type.cast_array([[whole]]).shape == (1, 1)
+    assert data_type.cast_array([]).shape == (0,)
+    for values in refused:
+        with pytest.raises(DataTypeValidationError, match=data_type.name):
+            data_type.cast_array(values)
+
+
+def test_scalars_of_text_and_bytes() -> None:
+    for scalar in ("a", np.str_("a"), np.array("a"), np.array("a", "T")):
+        assert VariableLengthUTF8().cast_scalar(scalar) == "a"
+        assert type(VariableLengthUTF8().cast_scalar(scalar)) is str
+    for value, expected in (
+        (b"ab", b"ab"), ("ab", b"ab"), (bytearray(b"ab\0"), b"ab"), (0, b""), (np.bytes_(b"a"), b"a"),
+    ):  # fmt: skip
+        assert NullTerminatedBytes(3).cast_scalar(value) == expected
+    refused: dict[ZDType, list[Any]] = {
+        VariableLengthUTF8(): [b"a", 1, None, ["a"], np.array(["a"]), "\ud800"],
+        NullTerminatedBytes(3): [b"abcd", "é", 1, None, 1.0, False, [b"a"]],
+    }
+    for data_type, values in refused.items():
+        for wrong in values:
+            with pytest.raises(DataTypeValidationError):
+                data_type.cast_scalar(wrong)
+
+
+@pytest.mark.parametrize("fill", ["", "a", "a\0", "😀" * 40], ids=range(4))
+@pytest.mark.parametrize("shape", [(), (3,), (0, 2), (2, 3)], ids=str)
+def test_strings_that_are_all_the_same(fill: str, shape: tuple[int, ...]) -> None:
+    data_type = VariableLengthUTF8()
+    array = data_type.filled(shape, fill)
+    assert set(array.reshape(-1).tolist()) <= {fill}
+    assert data_type.holds_only(array, fill)
+    assert data_type.holds_only(array, fill + "\0") is (array.size == 0)
+    if array.size > 2:
+        array.reshape(-1)[1] = "x"
+        assert not data_type.holds_only(array, fill)
+
+
+@pytest.mark.parametrize("spelling", ["us", "μs", "\u00b5s"])
+def test_microseconds_have_several_spellings(spelling: str) -> None:
+    expected = DateTime64("us", 10)
+    assert DateTime64(spelling, 10) == expected
+    assert registry.match_json(time_json("datetime", spelling, 10), zarr_format=3) == expected
+    assert expected.to_json(3) == time_json("datetime", "us", 10)
+
+
+UNITS = ["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as"]
+
+
+@pytest.mark.parametrize("scale_factor", [1, 7, 2**31 - 1])
+@pytest.mark.parametrize("sign", "<>")
+@pytest.mark.parametrize("cls", [DateTime64, TimeDelta64])
+def test_every_unit_and_scale_factor(cls: Any, scale_factor: int, sign: str) -> None:
+    for unit in (*UNITS, "generic"):
+        with case(unit):
+            check_unit(cls, unit, scale_factor, sign)
+
+
+def check_unit(cls: Any, unit: str, scale_factor: int, sign: str) -> None:
+    dtype = np.dtype(f"{sign}{'M' if cls is DateTime64 else 'm'}8[{scale_factor}{unit}]")
+    data_type = cls(unit, scale_factor, endianness="little" if sign == "<" else "big")
+    assert data_type.to_native_dtype() == dtype
+    assert cls.from_native_dtype(dtype) == parse_dtype(dtype) == eval(repr(data_type)) == data_type
+    assert registry.match_json(data_type.to_json(2), zarr_format=2) == data_type
+    for count in (NAT, NAT + 1, -1, 5, 2**63 - 1):
+        scalar = data_type.from_json_scalar(count, zarr_format=3)
+        assert (int(scalar.view("i8")), scalar.dtype) == (count, dtype.newbyteorder("="))
+        assert data_type.to_json_scalar(scalar, zarr_format=3) == ("NaT" if count == NAT else count)
+        assert data_type.to_json_scalar(scalar, zarr_format=2) == count
+        array = data_type.filled((2,), scalar)
+        assert (array.dtype, array.view(f"{sign}i8").tolist()) == (dtype, [count, count])
+        assert data_type.holds_only(array, scalar)
+    assert np.isnat(data_type.default_scalar())
+
+
+@pytest.mark.slow
+@settings(max_examples=400)
+@given(
+    st.sampled_from("Mm"), st.sampled_from(UNITS), st.sampled_from([1, 2, 25]), st.sampled_from(UNITS),
+    st.sampled_from([1, 3, 10]), st.one_of(st.integers(-2000, 2000), st.integers(NAT, 2**63 - 1)),
+)  # fmt: skip
+def test_times_convert_exactly_or_not_at_all(
+    letter: str, unit: str, scale: int, target: str, other: int, count: int
+) -> None:
+    source = np.array([count, 0, NAT], "i8").view(f"{letter}8[{scale}{unit}]")
+    data_type = parse_dtype(f"{letter}8[{other}{target}]")
+    try:
+        found = data_type.cast_array(source)
+    except DataTypeValidationError:
+        if letter == "M" and abs(count) < 2000:
+            # What numpy converts there and back, without overflow, is not refused.
+            with np.errstate(all="ignore"):
+                try:
+                    back = source.astype(data_type.to_native_dtype()).astype(source.dtype)
+                except OverflowError:
+                    return
+            assert back.view("i8").tolist() != source.view("i8").tolist()
+        return
+    assert found.dtype == data_type.to_native_dtype()
+    assert found.astype(source.dtype).view("i8").tolist() == source.view("i8").tolist()
+    seconds = {"W": 604800, "D": 86400, "h": 3600, "m": 60, "s": 1}
+    if unit in seconds and target in seconds:
+        factor = seconds[unit] * scale
+        assert found.view("i8").tolist()[0] == (
+            NAT if count == NAT else count * factor // (seconds[target] * other)
+        )
+    calendar = {"Y", "M"}
+    if letter == "m" and count != NAT:
+        assert (unit in calendar) == (target in calendar)
+
+
+def test_moments_of_python_and_pandas() -> None:
+    data_type = DateTime64("ns")
+    moment = datetime.datetime(2000, 1, 2, 3, 4, 5, 678901)
+    expected = np.array(["2000-01-02T03:04:05.678901", "2000-01-02", "NaT"], "M8[ns]")
+    values = [moment, datetime.date(2000, 1, 2), np.datetime64("NaT", "s")]
+    assert same_bits(data_type.cast_array(np.array(values, object)), expected)
+    assert same_bits(data_type.cast_array([moment]), expected[:1])
+    exact = pd.Timestamp("2000-01-02T03:04:05.123456789")
+    assert data_type.cast_array([exact])[0] == np.datetime64("2000-01-02T03:04:05.123456789")
+    assert data_type.cast_scalar(exact) == np.datetime64("2000-01-02T03:04:05.123456789")
+    assert np.isnat(data_type.cast_array([pd.NaT, exact])[0])
+    assert data_type.cast_scalar(moment) == expected[0]
+    assert data_type.cast_scalar("2000-01-02") == expected[1]
+    assert data_type.cast_scalar(0) == np.datetime64(0, "ns")
+    assert data_type.cast_array([]).dtype == np.dtype("M8[ns]")
+    aware = moment.replace(tzinfo=datetime.UTC)
+    local = exact.tz_localize("UTC")
+    for wrong in (aware, local, datetime.timedelta(1), np.timedelta64(1, "s"), "2000", 5, 1.5, None, True):
+        with pytest.raises(DataTypeValidationError):
+            data_type.cast_array([wrong])
+    for unit, value in (("us", exact), ("D", moment)):
+        with pytest.raises(DataTypeValidationError):
+            DateTime64(unit).cast_array([value])
+
+
+def test_durations_of_python_and_pandas() -> None:
+    data_type = TimeDelta64("us")
+    assert data_type.cast_array([datetime.timedelta(seconds=1)]).view("i8").tolist() == [10**6]
+    assert data_type.cast_array([pd.Timedelta("1us")]).view("i8").tolist() == [1]
+    assert data_type.cast_scalar(np.timedelta64(3, "ms")).view("i8") == 3000
+    assert data_type.cast_scalar(3).view("i8") == 3
+    for wrong in ([datetime.datetime(2000, 1, 1)], [5], ["5"], [pd.Timedelta("1ns")],
+                  [np.timedelta64(1, "ns")], [np.timedelta64(1, "M")], [np.datetime64("2000")],
+                  [None]):  # fmt: skip
+        with pytest.raises(DataTypeValidationError):
+            data_type.cast_array(wrong)
+
+
+def test_units_of_nothing_convert_to_none() -> None:
+    generic = np.array([5, NAT], "i8").view("M8")
+    assert same_bits(DateTime64().cast_array(generic), generic)
+    nothing = np.array([NAT], "i8")
+    assert DateTime64("s").cast_array(nothing.view("M8")).view("i8").tolist() == [NAT]
+    assert DateTime64().cast_array(nothing.view("M8[s]")).view("i8").tolist() == [NAT]
+    for data_type, values in ((DateTime64("s"), generic), (DateTime64(), np.array(["2000"], "M8[s]"))):
+        with pytest.raises(DataTypeValidationError):
+            data_type.cast_array(values)
+
+
+def test_values_that_structs_hold() -> None:
+    inner = Struct((("a", Int16()), ("t", DateTime64("s"))))
+    data_type = Struct((("x", Float32()), ("p", inner), ("s", NullTerminatedBytes(2))))
+    dtype = data_type.to_native_dtype()
+    moment = np.datetime64(5, "s")
+    one = (0.5, (7, moment), b"ab")
+    expected = np.array([one, (1.5, (-7, moment), b"")], dtype)
+    wider = np.dtype([("x", ">f8"), ("p", [("a", ">i8"), ("t", ">M8[ms]")]), ("s", "S9")], align=True)
+    objects = np.empty(2, object)
+    objects[:] = [one, {"x": 1.5, "p": (-7, moment), "s": b""}]
+    for values in (
+        expected, expected.astype(wider), expected.astype(dtype.newbyteorder("S")), list(expected), objects,
+        [one, (1.5, (-7, moment), b"")],
+        [{"x": 0.5, "p": {"a": 7, "t": moment}, "s": b"ab"}, (1.5, {"a": -7, "t": 5}, "")],
+    ):  # fmt: skip
+        assert same_bits(data_type.cast_array(values), expected)
+    for rows, shape in (([[one]], (1, 1)), (one, ()), ([], (0,)), ([[]], (1, 0))):
+        assert data_type.cast_array(rows).shape == shape
+    wrong: Any
+    for wrong in (
+        [(0.5, (7.5, moment), b"ab")], [(0.5, (2**15, moment), b"ab")], [(0.5, (7, moment), b"abc")],
+        [(0.5, (7, moment))], [(0.5, 7, b"ab")], [0.5], [None], "x", 5.0, np.zeros(2),
+        np.zeros(2, "i4,i4,i4"), np.zeros(2, [("p", dtype["p"]), ("x", "f4"), ("s", "S2")]), [[one], []],
+        {"x": 1}, [{"x": 0.5, "p": (7, moment), "s": b"", "y": 1}], np.zeros(2, f"V{dtype.itemsize}"),
+    ):  # fmt: skip
+        with pytest.raises(DataTypeValidationError):
+            data_type.cast_array(wrong)
+
+
+def test_the_field_that_does_not_fit_is_named() -> None:
+    data_type = Struct((("p", Struct((("a", Int8()),))),))
+    for call in (
+        lambda: data_type.cast_array([((300,),)]),
+        lambda: data_type.cast_array(np.array([((300,),)], [("p", [("a", "i4")])])),
+        lambda: data_type.cast_scalar({"p": {"a": 300}}),
+        lambda: data_type.from_json_scalar({"p": {"a": 300}}, zarr_format=3),
+    ):
+        with pytest.raises(DataTypeValidationError, match=r"p\.a.*int8"):
+            call()
+
+
+def test_scalars_of_structs() -> None:
+    for value in ((0.5, 1), [0.5, 1], {"flag": 1, "x": 0.5}, b"\x3f\0\0\0\1", POINT.cast_scalar((0.5, 1)),
+                  np.array((0.5, 1), [("x", "f8"), ("flag", "i8")]),
+                  np.array((0.5, 1), [("x", "<f4"), ("flag", "i1")])[()]):  # fmt: skip
+        assert POINT.cast_scalar(value).tobytes() == b"\x3f\0\0\0\1"
+    assert POINT.cast_scalar(0).tobytes() == POINT.default_scalar().tobytes() == bytes(5)
+    for wrong in (
+        b"abc", (1,), (1, 2, 3), {"x": 1}, 1, None, "PwAAAAE=", (0.5, 1.5), False, np.void(b"abcde"),
+    ):  # fmt: skip
+        with pytest.raises(DataTypeValidationError):
+            POINT.cast_scalar(wrong)
+
+
+def test_padded_dtypes_are_packed() -> None:
+    aligned = np.dtype([("a", "i1"), ("b", "f8")], align=True)
+    moved = np.dtype({"names": ["a", "b"], "formats": ["i1", "f8"], "offsets": [20, 4], "itemsize": 40})
+    expected = Struct((("a", Int8()), ("b", Float64())))
+    for dtype in (aligned, moved, np.dtype([("a", "i1"), ("b", "f8")])):
+        assert parse_dtype(dtype) == expected
+    assert expected.to_native_dtype().itemsize == 9
+    nested = np.dtype([("p", aligned), ("q", "i1")])
+    assert parse_dtype(nested).item_size == 10
+
+
+def test_structs_are_checked_when_they_are_made() -> None:
+    one = ("a", Int8())
+    for fields in ((), (("", Int8()),), (one, one), (("a", VariableLengthUTF8()),), ((5, Int8()),)):
+        with pytest.raises(DataTypeValidationError, match="struct"):
+            Struct(fields)  # type: ignore[arg-type]
+    assert Struct([["a", Int8()]]) == Struct((("a", Int8()),))  # type: ignore[arg-type, list-item]
+    json.dumps(Struct((("é", Int32()),)).to_json(3))
+
+
+@pytest.mark.parametrize("name", ["bool", "int8", "float32", "complex64"])
+@pytest.mark.parametrize(
+    "values", [["a"], [b"a"], np.array(["2000"], "M8[s]"), np.zeros(2, "i4,i4"), [None], [Thing()]], ids=str
+)
+def test_numbers_hold_numbers_only(name: str, values: Any) -> None:
+    with pytest.raises(DataTypeValidationError, match=name):
+        parse_dtype(name).cast_array(values)

@@ -440,9 +440,13 @@ def test_fill_values_that_are_refused() -> None:
     ("C", [TRANSPOSE], (REVERSE, LITTLE)), ("C", [BLOSC], (LITTLE, BloscCodec("lz4", 1, "bitshuffle", 2, 0))),
     ("C", [{**GZIP, "type": "http://purl.org/zarr/spec/codec/gzip/1.0"}], (LITTLE, GzipCodec(1))),
     *(("C", [changed(GZIP, configuration=empty)], (LITTLE, GzipCodec(5))) for empty in (..., {})),
-], ids=range(12))  # fmt: skip
+    *(("C", [draft_codec("blosc", **given)], (LITTLE, BloscCodec(*expected))) for given, expected in (
+        ({"clevel": 0, "shuffle": 0}, ("lz4", 0, "noshuffle", 2)), ({"clevel": 9}, ("lz4", 9, "shuffle", 2)),
+        ({"clevel": 9, "shuffle": -1, "cname": "zstd", "blocksize": 64}, ("zstd", 9, "shuffle", 2, 64)))),
+], ids=range(15))  # fmt: skip
 def test_layouts_and_codecs(layout: Any, codecs: Any, expected: tuple[Any, ...]) -> None:
-    assert kept(draft_array(chunk_memory_layout=layout, codecs=codecs)).codecs == expected
+    meta = kept(draft_array(chunk_memory_layout=layout, codecs=codecs))
+    assert meta.codecs == parse(written(replace(meta, origin=None))).codecs == expected
 
 
 @pytest.mark.parametrize(
@@ -458,19 +462,6 @@ def test_transpositions(order: Any, expected: tuple[int, ...]) -> None:
         assert written(replace(meta, origin=None))["chunk_memory_layout"] == layout
     chunk = np.arange(24, dtype="<i2").reshape(2, 3, 4)
     assert bytes(meta.chain.encode(chunk)) == chunk.transpose(expected).tobytes()
-
-
-@pytest.mark.parametrize(("configuration", "expected"), [
-    ({"clevel": 1, "shuffle": 2}, BloscCodec("lz4", 1, "bitshuffle", 2)),
-    ({"clevel": 0, "shuffle": 0}, BloscCodec("lz4", 0, "noshuffle", 2)),
-    ({"clevel": 9}, BloscCodec("lz4", 9, "shuffle", 2)),
-    ({"clevel": 9, "shuffle": -1, "cname": "zstd", "blocksize": 64},
-     BloscCodec("zstd", 9, "shuffle", 2, 64)),
-], ids=range(4))  # fmt: skip
-def test_blosc(configuration: dict[str, Any], expected: BloscCodec) -> None:
-    meta = kept(draft_array(codecs=[draft_codec("blosc", **configuration)]))
-    assert meta.codecs[-1] == expected
-    assert parse(written(replace(meta, origin=None))).codecs[-1] == expected
 
 
 CONFIGURATION = "codecs[0].configuration"
