@@ -407,11 +407,9 @@ class _Careless(Unchanged):
         return size // len(self.mode)
 
 
-@pytest.mark.parametrize(
-    ("configuration", "field"),
-    [({}, ".configuration"), ({"mode": 5}, ".configuration"), ({"mode": ""}, ""), ({"mode": "evolve"}, "")],
-    ids=repr,
-)
+@pytest.mark.parametrize(("configuration", "field"), [
+    ({}, ".configuration"), ({"mode": 5}, ".configuration"), ({"mode": ""}, ""), ({"mode": "evolve"}, ""),
+], ids=repr)  # fmt: skip
 def test_what_a_codec_of_another_package_raises(configuration: dict[str, Any], field: str) -> None:
     careless = {"name": "example.careless", "configuration": configuration}
     with registered(_Careless), pytest.raises(MetadataError) as caught:

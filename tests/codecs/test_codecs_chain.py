@@ -308,11 +308,9 @@ def limits_of(chain: CodecChain) -> list[int]:
 
 
 @pytest.mark.parametrize("size", [1, 1024, 50 * MIB])
-@pytest.mark.parametrize(
-    "compressor",
-    [GzipCodec(), ConditionalCodec(["gzip"] * 64), parse_codec("numcodecs.lzma"), parse_codec("zstd")],
-    ids=lambda codec: codec.name,
-)
+@pytest.mark.parametrize("compressor", [
+    GzipCodec(), ConditionalCodec(["gzip"] * 64), parse_codec("numcodecs.lzma"), parse_codec("zstd"),
+], ids=lambda codec: codec.name)  # fmt: skip
 def test_bounds_do_not_grow_with_the_number_of_codecs(size: int, compressor: Any) -> None:
     many = CodecChain((BytesCodec(), *[compressor] * (MAX_CODECS - 1)), spec_of("uint8", (size,)))
     assert max(limits_of(many)) <= 2 * size + MIB

@@ -128,12 +128,10 @@ def test_text_that_is_not_utf_8(bad: bytes) -> None:
     assert CodecChain((VLenBytesCodec(),), spec_of(BYTES, (1,))).decode(vlen([bad])).tolist() == [bad]
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [("string", [1, "a"]), ("string", [b"a", "b"]), ("string", [None, "a"]), ("string", ["a", "\ud800"]),
-     ("bytes", ["a", b"b"]), ("bytes", [None, b"b"]), ("bytes", [0, b"b"]), ("bytes", [[1], b"b"])],
-    ids=repr,
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "values"), [
+    ("string", [1, "a"]), ("string", [b"a", "b"]), ("string", [None, "a"]), ("string", ["a", "\ud800"]),
+    ("bytes", ["a", b"b"]), ("bytes", [None, b"b"]), ("bytes", [0, b"b"]), ("bytes", [[1], b"b"]),
+], ids=repr)  # fmt: skip
 def test_elements_of_another_type(name: str, values: Any) -> None:
     with pytest.raises(ChunkEncodeError) as caught:
         CODECS[name].encode(objects(values, 1), spec_of(name, (2,)))

@@ -449,10 +449,9 @@ def test_layouts_and_codecs(layout: Any, codecs: Any, expected: tuple[Any, ...])
     assert meta.codecs == parse(written(replace(meta, origin=None))).codecs == expected
 
 
-@pytest.mark.parametrize(
-    ("order", "expected"),
-    [("C", (0, 1, 2)), ("F", (2, 1, 0)), ([2, 0, 1], (2, 0, 1)), ([0, 1, 2], (0, 1, 2))],
-)
+@pytest.mark.parametrize(("order", "expected"), [
+    ("C", (0, 1, 2)), ("F", (2, 1, 0)), ([2, 0, 1], (2, 0, 1)), ([0, 1, 2], (0, 1, 2)),
+])  # fmt: skip
 def test_transpositions(order: Any, expected: tuple[int, ...]) -> None:
     cube = {"shape": [4, 6, 8], "chunk_grid": draft_grid([2, 3, 4]), "chunk_memory_layout": ...}
     meta = kept(draft_array(**cube, codecs=[draft_codec("transpose", order=order)]))
@@ -632,11 +631,9 @@ TOP = {"meta/top.array.json", "data/top/c0"}
 ALL = {"zarr.json", "meta/topmost.array.json", "data/topmost/c0"} | EXPLICIT | IMPLICIT | TOP
 
 
-@pytest.mark.parametrize(
-    ("path", "gone"),
-    [("top", TOP), ("i", IMPLICIT), ("i/deep", IMPLICIT), ("e/in", INNER), ("e", EXPLICIT)],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
+@pytest.mark.parametrize(("path", "gone"), [
+    ("top", TOP), ("i", IMPLICIT), ("i/deep", IMPLICIT), ("e/in", INNER), ("e", EXPLICIT),
+], ids=lambda value: value if isinstance(value, str) else "")  # fmt: skip
 def test_erasing(path: str, gone: set[str]) -> None:
     store = filled()
     assert keys(store) == ALL

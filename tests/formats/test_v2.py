@@ -167,10 +167,9 @@ def test_chunk_keys(separator: Any) -> None:
     assert (scalar.shape, scalar.chunk_key_encoding.key(())) == ((), "0")
 
 
-@pytest.mark.parametrize(
-    ("shape", "chunks", "grid"),
-    [([0, 6], [0, 3], (1, 3)), ([0, 0], [0, 5], (1, 5)), ([4, 6], [9, 9], (9, 9))],
-)
+@pytest.mark.parametrize(("shape", "chunks", "grid"), [
+    ([0, 6], [0, 3], (1, 3)), ([0, 0], [0, 5], (1, 5)), ([4, 6], [9, 9], (9, 9)),
+])  # fmt: skip
 def test_lengths_of_chunks_that_some_writers_store(shape: Any, chunks: Any, grid: Any) -> None:
     assert parse(zarray(shape=shape, chunks=chunks)).chunk_grid == RegularGrid(grid)
 
