@@ -41,7 +41,7 @@ if [ $# -eq 0 ]; then
         "$bin/python" ci/hatch_build.py --check
         LD_PRELOAD="$sanitizer $(cc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
             XZARR3_NATIVE="$PWD/build/checked/_native.so.1" \
-            "${run[@]}" -m "slow or not slow" tests/io/test_native_read.py tests/io/test_native_write.py
+            "${run[@]}" -m "slow or not slow" tests/io/test_native.py
     else
         echo "== no AddressSanitizer here: native code is not tested with it"
     fi

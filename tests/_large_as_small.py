@@ -1,4 +1,4 @@
-"""Small arrays are read and written in the ways that are made for large ones."""
+"""Small arrays are read and written in the ways that are made for large ones, or by Python alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 import xzarr3
 from xzarr3.codecs import BloscCodec, ZstdCodec
 from xzarr3.io import executor as io_executor
-from xzarr3.io import fetch
+from xzarr3.io import fetch, native
 from xzarr3.model import metadata
 
 
@@ -31,3 +31,13 @@ def large_as_small(*, windows: bool = True) -> Iterator[None]:
         patch.setattr(BloscCodec, "direct_from", 1)
         yield
     metadata._chain.cache_clear()
+
+
+@contextmanager
+def python_executor() -> Iterator[None]:
+    """The Python executor does all work."""
+    before, native.switch.is_on = native.switch.is_on, False
+    try:
+        yield
+    finally:
+        native.switch.is_on = before

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 
 import pytest
-from _large_as_small import large_as_small
-from _native import python_executor
+from _large_as_small import large_as_small, python_executor
 from _slow import slow
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from _conformance import contents
-from _native import python_executor
+from _large_as_small import python_executor
 from _slow import slow
 from _strategies import NUMERIC, arrays_of, layouts, native, selections, uneven_layouts, values
 from _things import Thing
