@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import tempfile
 import tracemalloc
 from collections.abc import Callable
@@ -28,9 +29,6 @@ from xzarr3.dtypes import parse_dtype
 THOROUGH = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
-LENGTHS = (0, 1, 2, 3, 5, 7, 9)
-
-
 every_way = pytest.mark.usefixtures("ways")
 
 
@@ -47,27 +45,21 @@ class Case(NamedTuple):
 
 
 STRUCT = [("a", "<i2"), ("b", [("c", "<f4"), ("d", "u1")]), ("e", "S2")]
+
+
 SMALL = ("int4", "uint2", "bfloat16") if find_spec("ml_dtypes") else ()
 
 
 @st.composite
-def version_2(draw: st.DrawFn, name: str, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Options for version 2: orders of dimensions and of bytes."""
-    return {
-        "dtype": native(name).newbyteorder(draw(st.sampled_from("<>"))),
-        "chunks": tuple(draw(st.sampled_from([1, 2, 3, 11])) for _ in shape),
-        "order": draw(st.sampled_from("CF")),
-        "compressors": draw(st.sampled_from([None, "numcodecs.zlib", "zstd"])),
-        "zarr_format": 2,
-    }
-
-
-@st.composite
-def others(draw: st.DrawFn, dtype: Any, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Options for data types beyond the core."""
+def other_layouts(draw: st.DrawFn, kind: str, dtype: Any, shape: tuple[int, ...]) -> dict[str, Any]:
+    """Options for version 2, with orders of dimensions and of bytes, and for data types beyond the core."""
     chunks = tuple(draw(st.sampled_from([1, 2, 3, 11])) for _ in shape)
     options = {"dtype": dtype, "chunks": chunks, "compressors": draw(st.sampled_from([None, "zstd"]))}
-    if draw(st.booleans()):
+    if kind == "v2":
+        options["dtype"] = native(dtype).newbyteorder(draw(st.sampled_from("<>")))
+        options["order"] = draw(st.sampled_from("CF"))
+        options["zarr_format"] = 2
+    elif draw(st.booleans()):
         options["shards"] = tuple(n * draw(st.sampled_from([1, 3])) for n in chunks)
     return options
 
@@ -76,7 +68,9 @@ def others(draw: st.DrawFn, dtype: Any, shape: tuple[int, ...]) -> dict[str, Any
 def shapes(draw: st.DrawFn, min_dims: int = 0) -> tuple[int, ...]:
     """Up to four dimensions, some of them empty; not very many elements."""
     number = draw(st.integers(min_dims, 4))
-    return tuple(draw(st.sampled_from(LENGTHS if number < 4 else LENGTHS[:5])) for _ in range(number))
+    return tuple(
+        draw(st.sampled_from((0, 1, 2, 3, 5, 7, 9)[: 7 if number < 4 else 5])) for _ in range(number)
+    )
 
 
 def new_values(name: Any, shape: tuple[int, ...]) -> st.SearchStrategy[np.ndarray[Any, Any]]:
@@ -86,28 +80,23 @@ def new_values(name: Any, shape: tuple[int, ...]) -> st.SearchStrategy[np.ndarra
     return arrays_of(parse_dtype(name), shape)
 
 
+KINDS = ("core", "core", "rectilinear", "v2", "string", "bytes", "struct", "small", "bool")
+
+
 @st.composite
-def cases(draw: st.DrawFn, *, min_dims: int = 0, kinds: tuple[str, ...] = ()) -> Case:
+def cases(draw: st.DrawFn, *, min_dims: int = 0, kinds: tuple[str, ...] = KINDS) -> Case:
     """An array of any shape, grid, codecs, data type, format and store, of which a part is written."""
-    shape = draw(shapes(min_dims))
-    kind = draw(
-        st.sampled_from(
-            kinds or ("core", "core", "rectilinear", "v2", "string", "bytes", "struct", "small", "bool")
-        )
-    )
+    shape, kind = draw(shapes(min_dims)), draw(st.sampled_from(kinds))
     name: Any = draw(st.sampled_from(["int32", "float64", "uint8", "complex64", "int16"]))
-    if kind == "bool":
-        name = "bool"
+    if kind not in ("core", "rectilinear", "v2"):
+        small = draw(st.sampled_from(SMALL or ("uint8",)))
+        name = {"struct": STRUCT, "small": small}.get(kind, kind)
     if kind in ("core", "bool"):
         options = draw(layouts(name, shape))
     elif kind == "rectilinear":
         options = draw(uneven_layouts(name, shape))
-    elif kind == "v2":
-        options = draw(version_2(name, shape))
     else:
-        small = draw(st.sampled_from(SMALL or ("uint8",)))
-        name = {"string": "string", "bytes": "bytes", "struct": STRUCT}.get(kind, small)
-        options = draw(others(name, shape))
+        options = draw(other_layouts(kind, name, shape))
     store: xzarr3.Store = xzarr3.MemoryStore()
     if draw(st.integers(0, 3)) == 0:
         store = xzarr3.LocalStore(tempfile.mkdtemp(dir=FOLDER))
@@ -165,12 +154,10 @@ def slices(draw: st.DrawFn, size: int) -> slice:
 @st.composite
 def index_arrays(draw: st.DrawFn, size: int, shape: tuple[int, ...]) -> Any:
     """Indices of any order, sign and number, as an array or a list."""
-    number = int(np.prod(shape))
-    drawn = [draw(integers_of(size)) for _ in range(number)] if size else []
+    drawn = [draw(integers_of(size)) for _ in range(math.prod(shape))] if size else []
     if draw(st.booleans()):
         drawn = sorted(drawn)
-    kind = st.sampled_from([np.int64, np.int8, np.int32, ">i4"])
-    array = np.array(drawn, draw(kind)).reshape(shape)
+    array = np.array(drawn, draw(st.sampled_from([np.int64, np.int8, np.int32, ">i4"]))).reshape(shape)
     if array.size and array.min() >= 0 and draw(st.booleans()):
         array = array.astype(draw(st.sampled_from([np.uint8, np.uint64])))
     return array.tolist() if array.size and array.ndim and draw(st.integers(0, 3)) == 0 else array
@@ -179,10 +166,9 @@ def index_arrays(draw: st.DrawFn, size: int, shape: tuple[int, ...]) -> Any:
 @st.composite
 def masks(draw: st.DrawFn, shape: tuple[int, ...], count: int | None = None) -> np.ndarray[Any, Any]:
     """Truth values, of which ``count`` are true."""
-    number = int(np.prod(shape))
-    count = draw(st.integers(0, number)) if count is None else count
-    flat = np.zeros(number, bool)
-    flat[draw(st.permutations(range(number)))[:count]] = True
+    flat = np.zeros(math.prod(shape), bool)
+    count = draw(st.integers(0, flat.size)) if count is None else count
+    flat[draw(st.permutations(range(flat.size)))[:count]] = True
     return flat.reshape(shape)
 
 
@@ -192,28 +178,18 @@ def numpy_indices(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
     common = tuple(draw(st.lists(st.integers(0, 3), min_size=1, max_size=3)))
     if 0 in shape and draw(st.booleans()):
         common = (*common[:-1], 0)
-    used = draw(st.integers(0, len(shape)))
-    gap = draw(st.one_of(st.none(), st.integers(0, used)))
-    left = used if gap is None else gap
     found: list[Any] = []
-    axes = [*range(left), *range(len(shape) - (used - left), len(shape))]
-    while axes:
-        axis = axes.pop(0)
-        if gap is not None and axis >= left and ... not in [i for i in found if i is ...]:
-            found.append(...)
-        size = shape[axis]
+    sizes = [*shape]
+    while sizes:
+        size = sizes.pop(0)
         kind = draw(st.sampled_from(["slice", "slice", "integer", "array", "array", "mask"]))
         if kind == "mask":
-            spans = 1
-            while axes and axes[0] == axis + spans and draw(st.booleans()):
-                axes.pop(0)
-                spans += 1
-            extent = shape[axis : axis + spans]
-            if common[-1] <= np.prod(extent):
-                mask = draw(masks(extent, common[-1]))
-                found.append(mask.tolist() if spans == 1 and size and draw(st.booleans()) else mask)
-            else:
-                found.extend([slice(None)] * spans)
+            extent = (size, *(sizes.pop(0) for _ in range(draw(st.integers(0, len(sizes))))))
+            if common[-1] > math.prod(extent):
+                found.extend([slice(None)] * len(extent))
+                continue
+            mask = draw(masks(extent, common[-1]))
+            found.append(mask.tolist() if len(extent) == 1 and size and draw(st.booleans()) else mask)
         elif kind == "integer" and size:
             at = draw(integers_of(size))
             found.append(draw(st.sampled_from([at, np.int16(at), np.array(at)])))
@@ -223,41 +199,31 @@ def numpy_indices(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
             found.append(draw(index_arrays(size, shape_of)) if size or 0 in shape_of else slice(None))
         else:
             found.append(draw(slices(size)))
-    if gap is not None and not any(index is ... for index in found):
-        found.append(...)
+    first, last = sorted(draw(st.tuples(*[st.integers(0, len(found))] * 2)))
+    if draw(st.booleans()):
+        found[first:last] = [...]
+    else:
+        del found[last:]
     if len(found) == 1 and not isinstance(found[0], list) and draw(st.booleans()):
         return found[0]
     return tuple(found)
 
 
 @st.composite
-def indices_each(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """An index for each dimension, arrays, masks, slices and integers, that do not know of each other."""
+def indices_each(
+    draw: st.DrawFn, shape: tuple[int, ...], common: tuple[int, ...] | None = None
+) -> tuple[Any, ...]:
+    """A slice, an integer or an array for each dimension: arrays of one shape, or of any length, or masks."""
     found: list[Any] = []
     for size in shape:
-        kind = draw(st.sampled_from(["slice", "integer", "array", "array", "mask"]))
-        if kind == "slice" or (kind == "integer" and not size):
-            found.append(draw(slices(size)))
-        elif kind == "integer":
-            found.append(draw(integers_of(size)))
-        elif kind == "mask":
+        kind = draw(st.sampled_from(["slice", "integer", "array", "array", *["mask"] * (common is None)]))
+        if kind == "mask":
             found.append(draw(masks((size,))))
-        else:
-            found.append(draw(index_arrays(size, (draw(st.integers(0, 6)) if size else 0,))))
-    return tuple(found)
-
-
-@st.composite
-def points_of(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
-    """For each dimension an index array, all of which fit each other, an integer or a slice."""
-    common = tuple(draw(st.lists(st.integers(0, 3), max_size=2)))
-    found: list[Any] = []
-    for size in shape:
-        kind = draw(st.sampled_from(["slice", "integer", "array", "array"]))
-        if kind == "integer" and size:
+        elif kind == "integer" and size:
             found.append(draw(integers_of(size)))
-        elif kind == "array" and (size or 0 in common):
-            found.append(draw(index_arrays(size, common)))
+        elif kind == "array" and (size or common is None or 0 in common):
+            number = draw(st.integers(0, 6)) if size else 0
+            found.append(draw(index_arrays(size, (number,) if common is None else common)))
         else:
             found.append(draw(slices(size)))
     return tuple(found)
@@ -288,24 +254,17 @@ def each_index(selection: tuple[Any, ...], shape: tuple[int, ...]) -> list[np.nd
     return [np.atleast_1d(np.arange(size)[index]) for index, size in zip(selection, shape, strict=True)]
 
 
-def is_integer(index: Any) -> bool:
-    return np.ndim(index) == 0 and not isinstance(index, slice)
-
-
 def mesh_shape(selection: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
     each = zip(selection, each_index(selection, shape), strict=True)
-    return tuple(len(along) for index, along in each if not is_integer(index))
+    return tuple(len(along) for index, along in each if isinstance(index, slice) or np.ndim(index))
 
 
 def points_first(model: np.ndarray[Any, Any], selection: tuple[Any, ...]) -> tuple[np.ndarray[Any, Any], Any]:
     """A view of the model with the dimensions of points first, and the index that selects from it."""
     pointed = [axis for axis, index in enumerate(selection) if not isinstance(index, slice)]
     sliced = [axis for axis in range(model.ndim) if axis not in pointed]
-    index = (
-        *(np.asarray(selection[axis], np.intp) for axis in pointed),
-        *(selection[axis] for axis in sliced),
-    )
-    return model.transpose(pointed + sliced), index
+    points = [np.asarray(selection[axis], np.intp) for axis in pointed]
+    return model.transpose(pointed + sliced), (*points, *(selection[axis] for axis in sliced))
 
 
 def reader_of(array: xzarr3.Array, way: str) -> Any:
@@ -345,7 +304,8 @@ def chosen(draw: st.DrawFn, array: xzarr3.Array, model: np.ndarray[Any, Any], wa
         index = np.ix_(*each_index(selection, model.shape)) or ...
         return Chosen(reader, selection, view, index, mesh_shape(selection, model.shape))
     if way == "vindex":
-        selection = draw(points_of(model.shape))
+        common = tuple(draw(st.lists(st.integers(0, 3), max_size=2)))
+        selection = draw(indices_each(model.shape, common))
         view, index = points_first(model, selection)
     elif way == "blocks":
         selection, index = draw(blocks_of(array))
@@ -391,9 +351,6 @@ def test_selections_are_numpys(way: str, data: st.DataObject) -> None:
     same(xzarr3.open_array(array.store).get(threads=3), model)
 
 
-# Fields
-
-
 @every_way
 @settings(THOROUGH, max_examples=40)
 @given(st.data())
@@ -415,9 +372,6 @@ def test_fields(data: st.DataObject) -> None:
         at.view[name][at.index] = new[name].reshape(np.shape(at.view[name][at.index]))
     at.reader[asked] = new[fields] if isinstance(fields, str) else new
     same(array.get(), model)
-
-
-# Elements that are given several times
 
 
 @every_way
@@ -513,11 +467,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("get", (slice(None), [-7, 0]), r"axis 1: index -7 is out of bounds for length 6"),
     ("get", (np.array([2**63], "u8"),), r"axis 0: index 9223372036854775808 is out of bounds"),
     ("get", ([0, 1], [0, 1, 2]), r"index arrays of shapes \[\(2,\), \(3,\)\] cannot be broadcast"),
-    (
-        "get",
-        (np.ones((4, 5), bool),),
-        r"axis 0: a mask of shape \(4, 5\) does not fit dimensions of shape \(4, 6\)",
-    ),
+    ("get", (np.ones((4, 5), bool),), r"axis 0: a mask of shape \(4, 5\) does not fit .* of shape \(4, 6\)"),
     ("get", (0, np.ones(4, bool)), r"axis 1: a mask of shape \(4,\) does not fit dimensions of shape \(6,\)"),
     ("get", ([0.5],), r"index 0: not an index: an array of float64; accepted: integers, slices"),
     ("get", (["2020"],), r"index 0: not an index: an array of <U4; accepted"),
@@ -543,8 +493,6 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("blocks", ([0],), r"axis 0: not a basic selection: list; accepted: integers, slices and one Ellipsis"),
     ("blocks", (0, 0, 0), r"too many indices"),
 ]
-
-
 NO_SELECTIONS: list[Any] = [
     "x", 1.0, [True], False, np.True_, np.array([0, -5]), np.array([True] * 5), (0, None), (0, [6]),
     (..., ...), (0, 0, 0), (0, 0, 0, ...), 4, -5, (0, 6), (0, -7), slice("a"), slice(0.5),
@@ -560,8 +508,7 @@ NO_SELECTIONS: list[Any] = [
 )
 def test_what_is_no_selection_is_refused_and_nothing_written(way: str, selection: Any, message: str) -> None:
     array = array_to_refuse()
-    before = array.get()
-    reader = reader_of(array, way)
+    before, reader = array.get(), reader_of(array, way)
     calls: list[Callable[[], object]] = [
         lambda: reader[selection], lambda: reader.__setitem__(selection, 1), lambda: reader.plan(selection),
         lambda: reader.explain(selection),
@@ -569,26 +516,10 @@ def test_what_is_no_selection_is_refused_and_nothing_written(way: str, selection
     if way == "get":
         calls += [lambda: list(array.chunk_tasks(selection)), lambda: array.set(selection, 1)]
     for call in calls:
-        with pytest.raises(SelectionError, match=message or None) as caught:
+        with pytest.raises(SelectionError, match=message or ".") as caught:
             call()
         assert isinstance(caught.value, IndexError)
-        assert str(caught.value)
     same(array.get(), before)
-
-
-ANYTHING = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.binary(max_size=3),
-    st.lists(
-        st.one_of(st.integers(-9, 9), st.floats(), st.text(max_size=2), st.none(), st.booleans()), max_size=3
-    ),
-    st.just(...),
-    st.builds(
-        slice, st.one_of(st.none(), st.integers(), st.text(max_size=1)), st.none(), st.sampled_from([None, 0])
-    ),
-    st.just(Thing()), st.just({}), st.just(np.zeros((2, 2, 2), bool)), st.just(np.array(["x"])),
-    st.just(np.array([None])), st.just(np.datetime64("2000")), st.just(range(3)), st.just({0}),
-    st.lists(st.lists(st.integers(-9, 9), max_size=3), max_size=3),
-)  # fmt: skip
 
 
 def test_lists_of_unequal_lengths_are_no_mask() -> None:
@@ -596,6 +527,20 @@ def test_lists_of_unequal_lengths_are_no_mask() -> None:
     for use in (array.get_mask_selection, lambda mask: array.set_mask_selection(mask, 1)):
         with pytest.raises(SelectionError, match=r"not a mask of the array: .*; accepted"):
             use([[True], [True, False]])
+
+
+JUNK = st.one_of(st.integers(-9, 9), st.floats(), st.text(max_size=2), st.none(), st.booleans())
+OBJECTS = [
+    ..., Thing(), {}, np.zeros((2, 2, 2), bool), np.array(["x"]), np.array([None]), np.datetime64("2000"),
+    range(3), {0},
+]  # fmt: skip
+ANYTHING = st.one_of(
+    JUNK, st.integers(), st.binary(max_size=3), st.lists(JUNK, max_size=3), st.sampled_from(OBJECTS),
+    st.builds(
+        slice, st.one_of(st.none(), st.integers(), st.text(max_size=1)), st.none(), st.sampled_from([None, 0])
+    ),
+    st.lists(st.lists(st.integers(-9, 9), max_size=3), max_size=3),
+)  # fmt: skip
 
 
 @pytest.mark.slow
@@ -638,14 +583,13 @@ def test_fields_that_there_are_not_are_refused_and_nothing_written(way: str) -> 
             reader_of(array_to_refuse(), way)[selection]
     array = xzarr3.create_array(xzarr3.MemoryStore(), shape=4, chunks=2, dtype=STRUCT)
     reader, before = reader_of(array, way), contents(array.store)
+    unknown = "has no field 'z'; accepted: 'a', 'b', 'e'"
     for call, match in (
-        (lambda: reader["z"], r"has no field 'z'; accepted: 'a', 'b', 'e'"),
-        (lambda: reader.__setitem__((["a", "z"], 0), 1), r"has no field 'z'; accepted: 'a', 'b', 'e'"),
-        (lambda: reader.explain(["a", "z"]), "has no field 'z'"),
-        (lambda: reader[["a", "a"]], "named twice"),
+        (lambda: reader["z"], unknown), (lambda: reader.__setitem__((["a", "z"], 0), 1), unknown),
+        (lambda: reader.explain(["a", "z"]), unknown), (lambda: reader[["a", "a"]], "named twice"),
         (lambda: reader.explain((["a", "a"],)), "named twice"),
         (lambda: reader.__setitem__((["e", "e"],), 1), "named twice"),
-    ):
+    ):  # fmt: skip
         with pytest.raises(SelectionError, match=match):
             call()
     assert contents(array.store) == before
@@ -678,33 +622,21 @@ def peak_of(read: Callable[[], Any]) -> tuple[Any, int]:
 def test_masks_and_indices_take_no_more_memory_than_they_must(
     tmp_path: Path, options: dict[str, Any], executor: Any
 ) -> None:
-    with executor():
-        check_memory_of_reads(tmp_path, options)
-
-
-def check_memory_of_reads(tmp_path: Path, options: dict[str, Any]) -> None:
     number = 2 * 10**6
     model = np.arange(number, dtype="i4")
     array = xzarr3.create_array(tmp_path / "a", data=model, compressors=None, **options)
     rng = np.random.default_rng(0)
-    mask = rng.random(number) < 0.5
-    chosen = int(mask.sum())
-    for reader in (array, array.vindex):
-        found, peak = peak_of(lambda reader=reader: reader[mask])
-        assert np.array_equal(found, model[mask])
-        assert peak < 64 * chosen
-    few = rng.random(number) < 5e-4
-    found, peak = peak_of(lambda: array[few])
-    assert np.array_equal(found, model[few])
-    assert peak < 4 * 2**20
+    mask, few = rng.random(number) < 0.5, rng.random(number) < 5e-4
     at = rng.integers(-number, number, number // 5)
-    for reader in (array, array.oindex, array.vindex):
-        found, peak = peak_of(lambda reader=reader: reader[at])
-        assert np.array_equal(found, model[at])
-        assert peak < 100 * len(at)
-    found, peak = peak_of(lambda: array.oindex[np.sort(at % number)])
-    assert np.array_equal(found, model[np.sort(at % number)])
-    assert peak < 50 * len(at)
+    with executor():
+        for reader, index, most in (
+            (array, mask, 64 * mask.sum()), (array.vindex, mask, 64 * mask.sum()), (array, few, 4 * 2**20),
+            (array, at, 100 * len(at)), (array.oindex, at, 100 * len(at)), (array.vindex, at, 100 * len(at)),
+            (array.oindex, np.sort(at % number), 50 * len(at)),
+        ):  # fmt: skip
+            found, peak = peak_of(lambda reader=reader, index=index: reader[index])
+            assert np.array_equal(found, model[index])
+            assert peak < most
 
 
 @pytest.mark.slow
