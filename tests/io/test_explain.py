@@ -25,61 +25,51 @@ from xzarr3.io.explain import Explanation
 from xzarr3.io.shards import _indexes
 from xzarr3.stores.local import files
 
-THOROUGH = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+LITTLE = BytesCodec("little")
 
 
-def asked_for(explanation: Explanation) -> Counter[Request]:
-    """The requests that an explanation foretells."""
-    return Counter(
-        Request(fetch.key, start, length, fetch.size)
-        for fetch in explanation
-        for start, length in fetch.ranges
-        if fetch.size is not None
-    )
+def forget_indexes() -> None:
+    _indexes.__init__()  # type: ignore[misc]
 
 
 def check(store: RecordingStore, reader: Any, selection: Any, *, threads: int = 1) -> Explanation:
     """Compare what is explained with what is asked for when the same is read."""
-    given = threads if isinstance(reader, xzarr3.Array) else None  # Indexers take all cores.
-    _indexes.__init__()  # type: ignore[misc]
-    with store.recorded() as looked:
-        found: Explanation = reader.explain(selection, threads=given)
-    _indexes.__init__()  # type: ignore[misc]
+    is_array = isinstance(reader, xzarr3.Array)
+    forget_indexes()
+    with store.recorded() as looked:  # Indexers take all cores.
+        found: Explanation = reader.explain(selection, threads=threads if is_array else None)
+    forget_indexes()
     with store.recorded() as made:
-        if isinstance(reader, xzarr3.Array):
-            result = reader.get(selection, threads=threads)
-        else:
-            result = np.asarray(reader[selection])
-    assert Counter(made) == asked_for(found)
+        result = reader.get(selection, threads=threads) if is_array else np.asarray(reader[selection])
+    present = [fetch for fetch in found if fetch.size is not None]
+    told = [Request(each.key, *part, each.size or 0) for each in present for part in each.ranges]
+    assert Counter(made) == Counter(told)
     assert found.requests == len(made)
     assert found.bytes_moved == sum(request.length for request in made)
-    assert found.shape == result.shape
-    assert found.bytes_used == result.nbytes
-    assert {fetch.key for fetch in found if fetch.size is not None} == {request.key for request in made}
-    assert found.units == len(list(found))
-    assert found.absent == sum(fetch.size is None for fetch in found)
+    assert (found.shape, found.bytes_used) == (result.shape, result.nbytes)
+    assert {fetch.key for fetch in present} == {request.key for request in made}
+    assert (found.units, found.absent) == (len(list(found)), len(list(found)) - len(present))
     assert found.index_requests == sum(fetch.index_requests for fetch in found)
     for fetch in found:
-        assert fetch.whole == (fetch.size is not None and fetch.ranges == ((0, fetch.size),) and fetch.whole)
+        assert not fetch.whole or fetch.ranges == ((0, fetch.size),)
         for start, length in fetch.ranges:
             assert fetch.size is not None
             assert 0 <= start < start + length <= fetch.size
-    shard = shard_of(reader)
+    shard = (reader if is_array else reader._array).metadata.chain.shard
     assert {request.length for request in looked} <= {-1 if shard is None else shard.index_size}
     return found
 
 
-def shard_of(reader: Any) -> Any:
-    return (reader if isinstance(reader, xzarr3.Array) else reader._array).metadata.chain.shard
-
-
-@pytest.fixture
-def threads_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def threads_for_all(patch: pytest.MonkeyPatch) -> None:
     """Threads also where there is little to read."""
-    monkeypatch.setattr(io_executor, "_SMALL", 1)
-    monkeypatch.setattr(io_executor, "_LOCKED", 1e-9)
+    patch.setattr(io_executor, "_SMALL", 1)
+    patch.setattr(io_executor, "_LOCKED", 1e-9)
+
+
+def stored(data: Any, request_bytes: int = 64, traits: Any = None, **options: Any) -> Any:
+    """A store that notes what is asked for, and an array in it."""
+    store = recording(None, request_bytes, **(traits or {}))
+    return store, xzarr3.create_array(store, data=data, **{"compressors": None, **options})
 
 
 @st.composite
@@ -136,56 +126,40 @@ def basic(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-@st.composite
-def indices(draw: st.DrawFn, size: int, number: int) -> list[int]:
-    return [draw(st.integers(0, size - 1)) for _ in range(number)]
-
-
-@settings(THOROUGH, max_examples=25)
+@settings(max_examples=40, deadline=None, suppress_health_check=[*HealthCheck])
 @given(st.data())
 def test_what_is_explained_is_what_is_asked_for(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    check_explained(tmp_path_factory.mktemp("explained"), data)
-
-
-@pytest.mark.slow
-@THOROUGH
-@given(st.data())
-def test_more_that_is_explained(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    check_explained(tmp_path_factory.mktemp("explained"), data)
-
-
-def check_explained(folder: Path, data: st.DataObject) -> None:
-    store, array = data.draw(filled(folder))
+    store, array = data.draw(filled(tmp_path_factory.mktemp("explained")))
     shape, threads = array.shape, st.sampled_from([1, 1, 4])
     with large_as_small(windows=data.draw(st.booleans())), pytest.MonkeyPatch.context() as patch:
         patch.setattr(io_fetch, "_FREE", 16)
-        for _ in range(2):
-            check(store, array, data.draw(basic(shape)), threads=data.draw(threads))
-        check(store, array, ..., threads=data.draw(threads))
+        for selection in (data.draw(basic(shape)), data.draw(basic(shape)), ...):
+            check(store, array, selection, threads=data.draw(threads))
         number = data.draw(st.integers(0, 5)) if 0 not in shape else 0
-        points = tuple(data.draw(indices(size, number)) for size in shape)
-        check(store, array.vindex, points)
+        points = tuple([data.draw(st.integers(0, size - 1)) for _ in range(number)] for size in shape)
         check(store, array, tuple(map(np.array, points)) if number else ..., threads=data.draw(threads))
-        check(store, array.oindex, points)
+        selections = [points]
         if shape:
-            sliced = (*points[:-1], slice(None, None, data.draw(st.sampled_from([1, 2, -1]))))
-            check(store, array.vindex, sliced)
-            check(store, array.oindex, sliced)
+            selections.append((*points[:-1], slice(None, None, data.draw(st.sampled_from([1, 2, -1])))))  # type: ignore[arg-type]
             mask = np.zeros(shape, bool)
             mask[points] = True
             check(store, array, mask)
             blocks = data.draw(basic(array.shard_grid_shape))
             blocks = tuple(slice(b.start, b.stop) if isinstance(b, slice) else b for b in blocks)
             check(store, array.blocks, blocks)
+        for each in selections:
+            check(store, array.vindex, each)
+            check(store, array.oindex, each)
 
 
 @pytest.mark.parametrize("seconds", [0, 3600], ids=["an older file", "written just now"])
 @pytest.mark.parametrize("threads", [1, 4])
 def test_the_index_of_a_shard_is_asked_for_once_however_old_it_is(
-    threads: int, seconds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads_for_all: None
+    threads: int, seconds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    threads_for_all(monkeypatch)
     monkeypatch.setattr(files, "_SETTLED", seconds * 10**9)
     store = recording(xzarr3.LocalStore(tmp_path / "a"))
     data = np.random.default_rng(0).integers(0, 99, (64, 64), dtype="i4")
@@ -197,19 +171,20 @@ def test_the_index_of_a_shard_is_asked_for_once_however_old_it_is(
     assert len(set(shard.ranges)) == len(shard.ranges)
 
 
+# Parts of chunks
+
+
 def test_plain_chunks_are_read_in_parts_where_that_is_faster() -> None:
-    store, data = recording(request_bytes=4), np.arange(80, dtype="u1").reshape(8, 10)
-    array = xzarr3.create_array(store, data=data, chunks=(4, 10), compressors=None)
+    data = np.arange(80, dtype="u1").reshape(8, 10)
+    store, array = stored(data, 4, chunks=(4, 10))
     found = check(store, array, (slice(1, 6), 3))
     assert [(fetch.key, fetch.ranges, fetch.whole) for fetch in found] == [
-        ("c/0/0", ((13, 1), (23, 1), (33, 1)), False),
-        ("c/1/0", ((3, 1), (13, 1)), False),
-    ]
+        ("c/0/0", ((13, 1), (23, 1), (33, 1)), False), ("c/1/0", ((3, 1), (13, 1)), False),
+    ]  # fmt: skip
     assert (found.requests, found.bytes_moved, found.bytes_used, found.chunks) == (5, 5, 5, 2)
     whole = check(store, array, slice(0, 4))
     assert [(fetch.key, fetch.ranges, fetch.whole) for fetch in whole] == [("c/0/0", ((0, 40),), True)]
-    store = recording(request_bytes=20)
-    array = xzarr3.create_array(store, data=data, chunks=(8, 10), compressors=None)
+    store, array = stored(data, 20, chunks=(8, 10))
     assert check(store, array, (slice(None), 3)).requests == 1
     assert check(store, array, (3, slice(None))).bytes_moved == 10
 
@@ -217,35 +192,53 @@ def test_plain_chunks_are_read_in_parts_where_that_is_faster() -> None:
 @pytest.mark.parametrize("shards", [None, 320])
 @pytest.mark.parametrize("traits", [{}, {"concurrency": 8, "over_read": 1}], ids=["near", "far"])
 def test_points_in_a_plain_chunk_are_one_range(shards: int | None, traits: dict[str, Any]) -> None:
-    store, data = recording(request_bytes=4, **traits), (np.arange(320) % 160).astype("u1")
-    array = xzarr3.create_array(store, data=data, chunks=80, shards=shards, compressors=None)
-
-    def ranges(*points: int) -> list[tuple[int, int]]:
+    store, array = stored((np.arange(320) % 160).astype("u1"), 4, traits, chunks=80, shards=shards)
+    for points, expected in (([3], (3, 1)), ([41, 3, 3, 20, 22], (3, 39)), ([0, 79], (0, 80))):
         (fetch,) = check(store, array.vindex, (points,))
-        np.testing.assert_array_equal(array.vindex[[*points]], points)
-        np.testing.assert_array_equal(array.oindex[[*points]], points)
-        return [*fetch.ranges[fetch.index_requests :]]
-
-    assert ranges(3) == [(3, 1)]
-    assert ranges(41, 3, 3, 20, 22) == [(3, 39)]
-    assert ranges(0, 79) == [(0, 80)]
+        assert fetch.ranges[fetch.index_requests :] == (expected,)
+        for reader in (array.vindex, array.oindex):
+            np.testing.assert_array_equal(reader[points], points)
 
 
 @pytest.mark.parametrize("selection", [5, (5, 7), (slice(None), 5), (slice(3, 40), 5, slice(7, 9))], ids=str)
-@pytest.mark.parametrize("concurrency", [1, 64])
-def test_a_part_of_a_large_plain_chunk_moves_little(selection: Any, concurrency: int) -> None:
+@pytest.mark.parametrize(("concurrency", "request_bytes"), [(1, 2**12), (64, 2**20)])
+def test_a_part_of_a_large_plain_chunk_moves_little(
+    selection: Any, concurrency: int, request_bytes: int
+) -> None:
     """Of an uncompressed block of 64 MiB, over which only its ends were written."""
-    request_bytes = 2**20 if concurrency > 1 else 2**12
-    store = xzarr3.MemoryStore().with_traits(
-        request_bytes=request_bytes, over_read=2, concurrency=concurrency
-    )
-    array = xzarr3.create_array(
-        store, shape=(64, 512, 512), chunks=(64, 512, 512), dtype="f4", compressors=None
-    )
+    traits = {"request_bytes": request_bytes, "over_read": 2, "concurrency": concurrency}
+    store, shape = xzarr3.MemoryStore().with_traits(**traits), (64, 512, 512)
+    array = xzarr3.create_array(store, shape=shape, chunks=shape, dtype="f4", compressors=None)
     array.store.set("c/0/0/0", bytes(array.nbytes))
     found = array.explain(selection)
     assert found.bytes_moved < 4 * 2**20
     assert found.requests <= 64
+
+
+def test_a_slab_of_a_chunk_moves_no_more_than_twice_what_is_wanted_where_requests_wait_together() -> None:
+    data = np.arange(32 * 2**16, dtype="u4").reshape(32, -1)  # 32 rows of 256 KiB
+    store, array = stored(data, 2**20, {"concurrency": 64}, chunks=data.shape)
+    found = check(store, array, (slice(None), slice(100, 2**13)))
+    assert 16 < found.requests <= 32
+    assert found.bytes_moved <= 2 * found.bytes_used
+    # Of more parts than wait together, all is read at once.
+    fewer = recording(store.inner, request_bytes=2**20, concurrency=16)
+    assert check(fewer, xzarr3.open_array(fewer), (slice(None), slice(100, 2**13))).requests == 1
+
+
+def test_fields_are_fetched_with_all_others() -> None:
+    dtype = np.dtype([("x", "i4"), ("y", "f8"), ("z", "S3")])
+    store, array = stored(np.zeros(20, dtype), chunks=5, write_empty_chunks=True, zarr_format=2)
+    whole = check(store, array, slice(0, 10))
+    assert whole.bytes_used == 10 * dtype.itemsize
+    for fields, size in (("x", 4), ("z", 3), (["x", "y"], 12), (["y"], 8)):
+        for reader in (array, array.oindex, array.vindex):
+            found = reader.explain((fields, slice(0, 10)))
+            assert (found.bytes_moved, found.bytes_used) == (whole.bytes_moved, 10 * size)
+            assert found.shape == np.shape(reader[fields, 0:10])
+
+
+# Shards
 
 
 def _ranges(log: list[dict[str, Any]]) -> Counter[tuple[int, int]]:
@@ -263,24 +256,18 @@ def test_a_column_through_a_shard_moves_at_most_twice_what_is_wanted(
     fault_server: FaultServer, service: str, compressors: str | None
 ) -> None:
     """Of a shard of 4.2 MB a server is asked for what is explained."""
-    options = {"key": "k", "secret": "s", "endpoint_url": fault_server.url}
+    options: Any = {"key": "k", "secret": "s", "endpoint_url": fault_server.url}
     data = np.random.default_rng(1).integers(0, 2**32, (1024, 1024), dtype="u4")
-    xzarr3.create_array(
-        xzarr3.ObjectStore("s3://b/x", storage_options=options),
-        data=data,
-        chunks=64,
-        shards=1024,
-        compressors=compressors,
-    )
+    store = xzarr3.ObjectStore("s3://b/x", storage_options=options)
+    xzarr3.create_array(store, data=data, chunks=64, shards=1024, compressors=compressors)
+    url, given = ("s3://b/x", options) if service == "s3" else (f"{fault_server.url}/b/x", None)
     wanted = 16 * 64 * 64 * 4
 
     def read(**settings: Any) -> tuple[int, int]:
-        url = "s3://b/x" if service == "s3" else f"{fault_server.url}/b/x"
-        storage_options = options if service == "s3" else None
-        array = xzarr3.open_array(xzarr3.ObjectStore(url, storage_options=storage_options, **settings))
-        _indexes.__init__()  # type: ignore[misc]
+        array = xzarr3.open_array(xzarr3.ObjectStore(url, storage_options=given, **settings))
+        forget_indexes()
         found = array.explain((slice(None), 5))
-        _indexes.__init__()  # type: ignore[misc]
+        forget_indexes()
         fault_server.clear_log()
         np.testing.assert_array_equal(array[:, 5], data[:, 5])
         asked = _ranges(fault_server.log("GET"))
@@ -292,83 +279,101 @@ def test_a_column_through_a_shard_moves_at_most_twice_what_is_wanted(
         return found.requests, found.bytes_moved - index[1]
 
     byte_ranges, moved = read()
-    assert moved <= 2.1 * wanted
-    assert byte_ranges <= 16
+    assert (moved <= 2.1 * wanted, byte_ranges <= 16) == (True, True)
     byte_ranges, moved = read(over_read=1.05)
     assert byte_ranges == 17
     assert wanted <= moved < 1.01 * wanted
     byte_ranges, moved = read(over_read=1)
     assert (byte_ranges, moved) == (17, moved) if compressors else (1025, 4096)
     byte_ranges, moved = read(over_read=math.inf)
-    assert byte_ranges == 2
-    assert moved > 3_900_000
+    assert (byte_ranges, moved > 3_900_000) == (2, True)
 
 
 def test_small_chunks_of_a_shard_side_by_side_are_one_request() -> None:
-    store = recording(request_bytes=2**20)
     data = np.random.default_rng(1).integers(0, 99, 2**20, dtype="u1")
-    array = xzarr3.create_array(store, data=data, chunks=512, shards=2**20, compressors="zstd")
-    for selection in (slice(3000, 400_000), slice(100, 500_000)):
-        assert check(store, array, selection).requests == 2
+    store, array = stored(data, 2**20, chunks=512, shards=2**20, compressors="zstd")
     few = np.arange(0, 2**20, 2**16)  # All of these take less than 1 MiB.
-    assert check(store, array, few).requests == 2
+    for selection in (slice(3000, 400_000), slice(100, 500_000), few):
+        assert check(store, array, selection).requests == 2
 
 
 def test_the_narrowest_gaps_are_read_along() -> None:
-    store = recording(request_bytes=2**30)
-    data = np.arange(16 * 2**18, dtype="u4").reshape(16, -1)  # Inner chunks of 1 MiB.
-    array = xzarr3.create_array(store, data=data, chunks=(1, 2**18), shards=data.shape, compressors=None)
+    data, size = np.arange(16 * 2**18, dtype="u4").reshape(16, -1), 2**20  # Inner chunks of 1 MiB.
+    store, array = stored(data, 2**30, chunks=(1, 2**18), shards=data.shape)
     found = check(store, array, [0, 2, 3, 6, 11, 13])
-    size = 2**20
     assert [length // size for _, length in next(iter(found)).ranges[1:]] == [4, 3, 3] or found.requests == 4
-    assert found.bytes_moved <= 12 * size + array.metadata.chain.shard.index_size  # type: ignore[union-attr]
-
-
-def test_a_slab_of_a_chunk_moves_no_more_than_twice_what_is_wanted_where_requests_wait_together() -> None:
-    store = recording(request_bytes=2**20, concurrency=64)
-    data = np.arange(32 * 2**16, dtype="u4").reshape(32, -1)  # 32 rows of 256 KiB
-    array = xzarr3.create_array(store, data=data, chunks=data.shape, compressors=None)
-    found = check(store, array, (slice(None), slice(100, 2**13)))
-    assert 16 < found.requests <= 32
-    assert found.bytes_moved <= 2 * found.bytes_used
-    # Of more parts than wait together, all is read at once.
-    fewer = recording(store.inner, request_bytes=2**20, concurrency=16)
-    assert check(fewer, xzarr3.open_array(fewer), (slice(None), slice(100, 2**13))).requests == 1
+    assert found.bytes_moved <= 12 * size + array.metadata.chain.shard.index_size
 
 
 def test_the_index_of_a_shard_is_read_once() -> None:
-    store = recording(request_bytes=1)
-    array = xzarr3.create_array(
-        store, data=np.arange(64, dtype="u1"), chunks=2, shards=32, compressors=None, fill_value=255
-    )
-    found = check(store, array, slice(3, 9))
+    store, array = stored(np.arange(64, dtype="u1"), 1, chunks=2, shards=32, fill_value=255)
     size = 16 * 16 + 4
-    (fetch,) = found
-    assert fetch.ranges[0] == (32, size)
-    assert fetch.index_requests == found.index_requests == 1
-    assert found.chunks == 4
-    assert fetch.size == 32 + size
-    whole = check(store, array, slice(0, 20))
-    (fetch,) = whole
+    (fetch,) = found = check(store, array, slice(3, 9))
+    assert (fetch.ranges[0], fetch.size) == ((32, size), 32 + size)
+    assert (fetch.index_requests, found.index_requests, found.chunks) == (1, 1, 4)
+    (fetch,) = whole = check(store, array, slice(0, 20))
     assert fetch.whole
     assert (whole.requests, whole.index_requests, whole.bytes_moved) == (1, 0, 32 + size)
 
 
 def test_shards_in_shards() -> None:
-    store = recording(request_bytes=1)
-    inner = ShardingCodec((2,), (BytesCodec("little"),), index_codecs=(BytesCodec("little"),))
-    outer = ShardingCodec((16,), (inner,), index_codecs=(BytesCodec("little"),))
-    array = xzarr3.create_array(
-        store, data=np.arange(1, 129, dtype="u1"), chunks=128, serializer=outer, compressors=None
-    )
+    inner = ShardingCodec((2,), (LITTLE,), index_codecs=(LITTLE,))
+    outer = ShardingCodec((16,), (inner,), index_codecs=(LITTLE,))
+    store, array = stored(np.arange(1, 129, dtype="u1"), 1, chunks=128, serializer=outer)
     size, index = 16 + 8 * 16, 8 * 16
     for selection in (slice(16, 32), [17, 22]):  # The shard within is read whole.
         (part,) = check(store, array, selection)
-        assert part.ranges == ((8 * size, index), (size, size))
-        assert (part.chunks, part.index_requests) == (1, 1)
+        assert (part.ranges, part.chunks, part.index_requests) == (((8 * size, index), (size, size)), 1, 1)
     (most,) = check(store, array, slice(10, 128, 3))
-    assert most.whole
-    assert most.chunks == 8
+    assert (most.whole, most.chunks) == (True, 8)
+
+
+def test_indexes_that_are_kept_are_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = recording(xzarr3.LocalStore(tmp_path / "a"))
+    array = xzarr3.create_array(store, data=np.arange(100), chunks=1, shards=50)
+    for key in ("c/0", "c/1"):
+        os.utime(tmp_path / "a" / key, (0, 0))
+    monkeypatch.setattr("xzarr3.stores.local.files._SETTLED", -(2**63))
+    selection = [3, 60]
+    for _ in range(2):  # What is kept makes no difference to what is explained.
+        found = array.explain(selection)
+        assert (found.requests, found.index_requests) == (4, 2)
+    forget_indexes()
+    with store.recorded() as first:
+        array[selection]
+    with store.recorded() as second:
+        array[selection]
+    assert len(first) == found.requests
+    assert len(second) == found.requests - found.index_requests
+    index = {(request.key, request.length) for request in first} - {(r.key, r.length) for r in second}
+    assert len(index) == 2
+    threads_for_all(monkeypatch)
+    shared = array.explain(slice(None, None, 7), threads=8)  # Each thread reads one shard.
+    assert (shared.units, shared.index_requests) == (2, 2)
+    assert shared.requests == 2 + shared.chunks
+
+
+def test_a_shard_in_memory_is_opened_by_reading_all_of_it() -> None:
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(1, 101), chunks=10, shards=50)
+    whole = array.store.getsize("c/0")
+    for threads in (1, 4):
+        found = array.explain(slice(0, 3), threads=threads)
+        with xzarr3.trace() as t:
+            array.get(slice(0, 3), threads=threads)
+        assert (found.chunks, found.requests, found.bytes_moved, found.first[0].whole) == (1, 1, whole, True)
+        assert (t.arrays["/"]["requests"], t.arrays["/"]["bytes_read"]) == (1, whole)
+
+
+def test_a_damaged_index_is_found() -> None:
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(8), chunks=1, shards=8)
+    value = bytearray(array.store.get("c/0") or b"")
+    value[-1] ^= 1
+    array.store.set("c/0", value)
+    with pytest.raises(xzarr3.ChunkDecodeError, match=r"key 'c/0', chunk \(0,\).*index is not valid"):
+        array.explain(3)
+
+
+# What is absent, what is said, and stores that tell less
 
 
 def test_absent_chunks_cost_nothing() -> None:
@@ -383,112 +388,37 @@ def test_absent_chunks_cost_nothing() -> None:
     inner[4] = 1
     found = check(store, inner, slice(3, 6))
     assert (found.units, found.absent, found.chunks, found.requests) == (1, 0, 1, 2)
-
-
-def test_fields_are_fetched_with_all_others() -> None:
-    store = recording()
-    dtype = np.dtype([("x", "i4"), ("y", "f8"), ("z", "S3")])
-    array = xzarr3.create_array(
-        store, data=np.zeros(20, dtype), chunks=5, compressors=None, write_empty_chunks=True, zarr_format=2
-    )
-    whole = check(store, array, slice(0, 10))
-    assert whole.bytes_used == 10 * dtype.itemsize
-    for fields, size in (("x", 4), ("z", 3), (["x", "y"], 12), (["y"], 8)):
-        for reader in (array, array.oindex, array.vindex):
-            found = reader.explain((fields, slice(0, 10)))
-            assert found.bytes_moved == whole.bytes_moved
-            assert found.bytes_used == 10 * size
-            assert found.shape == np.shape(reader[fields, 0:10])
-
-
-def test_indexes_that_are_kept_are_asked_for_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = recording(xzarr3.LocalStore(tmp_path / "a"))
-    array = xzarr3.create_array(store, data=np.arange(100), chunks=1, shards=50)
-    for key in ("c/0", "c/1"):
-        os.utime(tmp_path / "a" / key, (0, 0))
-    monkeypatch.setattr("xzarr3.stores.local.files._SETTLED", -(2**63))
-    selection = [3, 60]
-    for _ in range(2):  # What is kept makes no difference to what is explained.
-        found = array.explain(selection)
-        assert (found.requests, found.index_requests) == (4, 2)
-    _indexes.__init__()  # type: ignore[misc]
-    with store.recorded() as first:
-        array[selection]
-    with store.recorded() as second:
-        array[selection]
-    assert len(first) == found.requests
-    assert len(second) == found.requests - found.index_requests
-    index = {(request.key, request.length) for request in first} - {(r.key, r.length) for r in second}
-    assert len(index) == 2
-    monkeypatch.setattr(io_executor, "_SMALL", 1)
-    monkeypatch.setattr(io_executor, "_LOCKED", 1e-9)
-    shared = array.explain(slice(None, None, 7), threads=8)  # Each thread reads one shard.
-    assert (shared.units, shared.index_requests) == (2, 2)
-    assert shared.requests == 2 + shared.chunks
-
-
-def test_text_and_json(tmp_path: Path) -> None:
-    array = xzarr3.create_array(
-        tmp_path / "s.zarr",
-        "a/b",
-        data=np.arange(1, 101, dtype="i2"),
-        chunks=10,
-        shards=50,
-        compressors="zstd",
-    )
-    array[:50] = 0
-    found = array.explain(slice(40, 62, 2))
-    text = str(found).splitlines()
-    assert text[:6] == [
-        "read of shape (11,) from array '/a/b'",
-        "keys         2, of which 1 absent",
-        "chunks       2 decoded",
-        "requests     2, of which 1 for indexes of shards",
-        f"bytes moved  {found.bytes_moved} B",
-        f"bytes used   22 B ({found.bytes_moved / 22:.3g} moved for each)",
-    ]
-    assert text[6] == "  a/b/c/0: absent, the fill value"
-    assert text[7].startswith("  a/b/c/1: ")
-    document = found.to_json()
-    assert document["shape"] == [11]
-    assert document["requests"] == 2
-    assert [fetch["key"] for fetch in document["fetches"]] == ["a/b/c/0", "a/b/c/1"]  # type: ignore[union-attr, index, call-overload]
-    many = xzarr3.create_array(xzarr3.MemoryStore(), data=np.ones(50), chunks=1).explain()
-    assert str(many).endswith("  and 30 more")
-    assert len(many.first) == 20
-    assert len(list(many)) == 50
-
-
-def test_a_shard_in_memory_is_opened_by_reading_all_of_it() -> None:
-    array = xzarr3.create_array(xzarr3.MemoryStore(), data=np.arange(1, 101), chunks=10, shards=50)
-    whole = array.store.getsize("c/0")
-    for threads in (1, 4):
-        found = array.explain(slice(0, 3), threads=threads)
-        with xzarr3.trace() as t:
-            array.get(slice(0, 3), threads=threads)
-        assert (found.chunks, found.requests, found.bytes_moved, found.first[0].whole) == (1, 1, whole, True)
-        assert (t.arrays["/"]["requests"], t.arrays["/"]["bytes_read"]) == (1, whole)
-
-
-def test_nothing_is_fetched_for_nothing() -> None:
-    store = recording()
-    array = xzarr3.create_array(store, data=np.ones((4, 0, 3)), chunks=2)
+    store, array = stored(np.ones((4, 0, 3)), chunks=2)
     assert check(store, array, ...).units == 0
-    array = xzarr3.create_array(store, data=np.ones((4, 3)), chunks=2, overwrite=True)
+    store, array = stored(np.ones((4, 3)), chunks=2)
     for selection in (slice(0, 0), [], (slice(None), [])):
         found = check(store, array, selection)
         assert (found.units, found.requests, found.bytes_used) == (0, 0, 0)
         assert "moved for each" not in str(found)
 
 
-def test_a_damaged_index_is_found() -> None:
-    store = xzarr3.MemoryStore()
-    array = xzarr3.create_array(store, data=np.arange(8), chunks=1, shards=8)
-    value = bytearray(store.get("c/0") or b"")
-    value[-1] ^= 1
-    store.set("c/0", value)
-    with pytest.raises(xzarr3.ChunkDecodeError, match=r"key 'c/0', chunk \(0,\).*index is not valid"):
-        array.explain(3)
+def test_text_and_json(tmp_path: Path) -> None:
+    options = {"chunks": 10, "shards": 50, "compressors": "zstd"}
+    array = xzarr3.create_array(tmp_path / "s.zarr", "a/b", data=np.arange(1, 101, dtype="i2"), **options)
+    array[:50] = 0
+    found = array.explain(slice(40, 62, 2))
+    text = str(found).splitlines()
+    assert text[:7] == [
+        "read of shape (11,) from array '/a/b'",
+        "keys         2, of which 1 absent",
+        "chunks       2 decoded",
+        "requests     2, of which 1 for indexes of shards",
+        f"bytes moved  {found.bytes_moved} B",
+        f"bytes used   22 B ({found.bytes_moved / 22:.3g} moved for each)",
+        "  a/b/c/0: absent, the fill value",
+    ]
+    assert text[7].startswith("  a/b/c/1: ")
+    document: Any = found.to_json()
+    assert (document["shape"], document["requests"]) == ([11], 2)
+    assert [fetch["key"] for fetch in document["fetches"]] == ["a/b/c/0", "a/b/c/1"]
+    many = xzarr3.create_array(xzarr3.MemoryStore(), data=np.ones(50), chunks=1).explain()
+    assert str(many).endswith("  and 30 more")
+    assert (len(many.first), len(list(many))) == (20, 50)
 
 
 def test_a_store_without_open_reads_whole_values() -> None:
@@ -497,9 +427,8 @@ def test_a_store_without_open_reads_whole_values() -> None:
 
         open = xzarr3.Store.open  # type: ignore[assignment]
 
-    array = xzarr3.create_array(
-        Plain(), data=np.arange(1, 65, dtype="u1"), chunks=1, shards=32, compressors=None
-    )
+    data = np.arange(1, 65, dtype="u1")
+    array = xzarr3.create_array(Plain(), data=data, chunks=1, shards=32, compressors=None)
     found, size = array.explain([3, 40]), 32 + 32 * 16 + 4
     assert [(fetch.size, fetch.whole) for fetch in found] == [(size, True)] * 2
     with xzarr3.trace() as t:
@@ -521,7 +450,7 @@ def test_a_server_that_does_not_say_when_a_part_was_stored(fault_server: FaultSe
         fault_server.fault("no-etag", f"{place}/c/*", methods=["HEAD"])
     try:
         array = xzarr3.open_array(f"{fault_server.url}{place}")
-        _indexes.__init__()  # type: ignore[misc]
+        forget_indexes()
         assert array.explain(slice(3, 5)).chunks == 1
         assert array[3:5].tolist() == [3.0, 4.0]
     finally:
