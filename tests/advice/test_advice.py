@@ -16,19 +16,25 @@ from _fault_server import FaultServer
 from _slow import covering, slow
 
 import xzarr3
-from xzarr3.advice import TARGETS, Advice, Candidate, Target
+from xzarr3.advice import TARGETS, Advice, Target
 from xzarr3.advice.advice import _chosen, _present
 from xzarr3.advice.imagined import imagined
 from xzarr3.advice.patterns import PATTERNS, accesses, roles
 from xzarr3.advice.report import duration
 from xzarr3.advice.subject import Compression, subject_of
 
-YEARS = (8760, 721, 1440)
 SMALL = (24, 40, 60)
 
 
 def advise(**options: Any) -> Advice:
-    return xzarr3.advise(**{"shape": YEARS, "dtype": "float32", **options})
+    return xzarr3.advise(**{"shape": (8760, 721, 1440), "dtype": "float32", **options})
+
+
+def made(**options: Any) -> xzarr3.Array:
+    return xzarr3.create_array(xzarr3.MemoryStore(), **options)
+
+
+# Which layout is advised
 
 
 @pytest.mark.slow
@@ -52,17 +58,88 @@ def test_where_times_are_appended_no_shard_holds_more_of_them_than_a_chunk() -> 
     assert moved[min(moved)] < moved[max(moved)]
 
 
-def by_hand(candidate: Candidate, selection: tuple[Any, ...], server: FaultServer, where: str) -> int:
-    """The requests for chunks that a server gets when an array of this layout is read."""
-    place: dict[str, Any] = {"store": f"s3://bucket/{where}", "storage_options": server.storage_options}
-    values = np.random.default_rng(0).random(SMALL, np.float32)
-    layout: dict[str, Any] = {"chunks": candidate.chunks, "shards": candidate.shards, "compressors": None}
-    xzarr3.create_array(**place, data=values, **layout)
-    array = xzarr3.open_array(**place)
-    before = len(server.log("GET"))
-    assert np.array_equal(array.get(selection, threads=1), values[selection])
-    return sum("/c/" in entry["path"] for entry in server.log("GET")[before:])
+def test_a_sample_of_the_data_is_compressed() -> None:
+    ratios = []
+    for values in (np.zeros((64, 64, 64), "f4"), np.random.default_rng(0).random((64, 64, 64), np.float32)):
+        found = xzarr3.advise(made(data=values, chunks=(8, 64, 64)))
+        assert all(each.is_measured for each in found.compressions)
+        assert found.present is not None
+        ratios.append(max(each.ratio for each in found.compressions))
+    assert ratios[0] > 100
+    assert ratios[1] < 2
 
+
+def test_the_compressor_that_stores_least_is_chosen_if_it_is_worth_it() -> None:
+    none, zstd = Compression("none", None, 1.0), Compression("zstd", ["zstd"], 2.7)
+    lz4 = Compression("lz4", ["x"], 2.1)
+    assert _chosen([none, zstd, lz4]) is zstd
+    assert _chosen([none, zstd._replace(ratio=1.02), lz4._replace(ratio=0.99)]) is none
+    assert _chosen([zstd._replace(is_measured=False)]).name == "zstd"
+
+
+def test_a_scan_counts_by_default() -> None:
+    """Tiny chunks make a scan slow, so they are not advised."""
+    shape = (365, 90, 180)
+    usual, points = advise(shape=shape), advise(shape=shape, access={"map": 1, "series": 1})
+    assert [each.access for each in usual.best.predictions] == ["map", "series", "scan"]
+    assert usual.best.files < points.best.files
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((1,), "int8"), ((10**9,), "complex128"), ((5, 1, 3), "S7"), ((2, 3, 4, 5, 6), "complex128")],
+)
+def test_any_shape(shape: tuple[int, ...], dtype: str) -> None:
+    found = advise(shape=shape, dtype=dtype, access=dict.fromkeys(PATTERNS, 1))
+    assert len(found.best.chunks) == len(shape)
+    assert all(0 < chunk <= max(size, 1) for chunk, size in zip(found.best.chunks, shape, strict=True))
+
+
+def test_a_pattern_of_ones_own() -> None:
+    found = advise(access={"week": (1.0, (slice(0, 168), slice(0, 90)))})
+    (only,) = found.best.predictions
+    assert (only.access, only.bytes_used) == ("week", 168 * 90 * 1440 * 4)
+
+
+def test_a_field_without_time() -> None:
+    """A region of a map is a quarter along both dimensions, whatever comes first."""
+    field = xr.DataArray(np.zeros((1820, 2400), "int16"), dims=("latitude", "longitude"), name="height")
+    found = xzarr3.advise(field, access={"region": 1, "map": 1, "sample": 1})
+    used = {each.access: each.bytes_used // 2 for each in found.best.predictions}
+    assert used == {"region": 455 * 600, "map": 1820 * 2400, "sample": 64 * 64}
+    assert found.reads == {name: PATTERNS[name] for name in used}
+    assert "region       a quarter along each horizontal dimension" in str(found)
+    small = [each for each in found.candidates if np.prod(each.chunks) < 1e6]
+    assert small
+    assert all(max(each.chunks) <= 2 * min(each.chunks) for each in small)
+    assert [each.access for each in xzarr3.advise(field).best.predictions] == ["map", "region"]
+    for name in ("series", "append"):
+        with pytest.raises(xzarr3.SelectionError, match="no dimension is time; give dims=") as caught:
+            xzarr3.advise(field, access={name: 1})
+        assert "map, region, scan, sample" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("shape", "names", "time", "space"),
+    [
+        ((9, 8, 7), None, 0, (1, 2)), ((9, 8), None, 0, (1,)), ((9,), None, 0, ()),
+        ((9, 8), ["latitude", "longitude"], None, (0, 1)), ((9, 8), ["station", "level"], None, (0, 1)),
+        ((9, 8), ["station", "forecast_time"], 1, (0,)), ((9,), ["latitude"], None, (0,)),
+        ((9, 8, 7), ["lat", "lon", "time_counter"], 2, (0, 1)), ((9, 8, 7), ["member", "y", "x"], 0, (1, 2)),
+        ((9, 8, 7), ["lat", "lon", "level"], None, (0, 1)),
+        ((9, 8, 7, 6), ["member", "Time", "lat", "lon"], 1, (2, 3)),
+    ],
+)  # fmt: skip
+def test_roles(shape: tuple[int, ...], names: list[str] | None, time: int | None, space: Any) -> None:
+    assert roles(shape, names) == (time, space)
+
+
+@pytest.mark.parametrize("name", ["", "..", "../x", "/", "a/b", "."])
+def test_dimensions_of_any_name(name: str) -> None:
+    assert xzarr3.advise(made(path="g/a", shape=(8, 4), dtype="f4", dimension_names=[name, "x"])).best.chunks
+
+
+# What is predicted
 
 LAYOUTS = [((1, 40, 60), None), ((24, 4, 6), None), ((6, 10, 15), (12, 40, 60)), ((3, 8, 60), (24, 40, 60))]
 READ = [
@@ -77,17 +154,23 @@ READ = [
 def test_predicted_requests_are_those_of_a_server(
     fault_server: FaultServer, name: str, chunks: tuple[int, ...], shards: tuple[int, ...] | None
 ) -> None:
-    data = xzarr3.create_array(
-        xzarr3.MemoryStore(), shape=SMALL, dtype="float32", chunks=chunks, shards=shards, compressors=None
-    )
+    values = np.random.default_rng(0).random(SMALL, np.float32)
+    layout: dict[str, Any] = {"chunks": chunks, "shards": shards, "compressors": None}
     target = Target("server", 0.01, 64, 1e8, 2**20, 2.0)
+    data = made(shape=SMALL, dtype="float32", **layout)
     found = xzarr3.advise(data, access={name: 1}, target=target).present
     assert found is not None
     assert (found.chunks, found.shards) == (chunks, shards)
     (access,) = accesses({name: 1}, SMALL, roles(SMALL, None))
     assert access.selection is not None
-    made = by_hand(found, access.selection, fault_server, f"{name}-{chunks[0]}")
-    assert made == found.predictions[0].requests
+    place: dict[str, Any] = {"store": f"s3://bucket/{name}-{chunks[0]}"}
+    place["storage_options"] = fault_server.storage_options
+    xzarr3.create_array(**place, data=values, **layout)
+    array = xzarr3.open_array(**place)
+    before = len(fault_server.log("GET"))
+    assert np.array_equal(array.get(access.selection, threads=1), values[access.selection])
+    asked = [entry for entry in fault_server.log("GET")[before:] if "/c/" in entry["path"]]
+    assert len(asked) == found.predictions[0].requests
 
 
 @pytest.mark.parametrize("shards", [None, (8, 40, 60)])
@@ -108,39 +191,36 @@ def test_an_imagined_array_is_explained_as_a_real_one(tmp_path: Path, compressor
         assert found.bytes_moved == pytest.approx(expected.bytes_moved, rel=off)
 
 
-def test_a_sample_of_the_data_is_compressed() -> None:
-    smooth = np.zeros((64, 64, 64), "float32")
-    noise = np.random.default_rng(0).random((64, 64, 64), np.float32)
-    ratios = []
-    for values in (smooth, noise):
-        data = xzarr3.create_array(xzarr3.MemoryStore(), data=values, chunks=(8, 64, 64))
-        found = xzarr3.advise(data)
-        assert all(each.is_measured for each in found.compressions)
-        assert found.present is not None
-        ratios.append(max(each.ratio for each in found.compressions))
-    assert ratios[0] > 100
-    assert ratios[1] < 2
+@pytest.mark.parametrize("length", [1, 3, 24, 30, 100])
+def test_appends_are_counted(length: int) -> None:
+    """The requests on average are those of many appends one after another."""
+    array = made(shape=(2400, 16, 16), dtype="f4", chunks=(length, 16, 4), compressors=None)
+    subject = subject_of(array, None, None, None)
+    present = _present(subject, accesses({"append": 1}, array.shape, subject.roles), TARGETS["s3"])
+    assert present is not None
+    asked = sum(4 * (1 + (start % length > 0)) for start in range(length))
+    assert present.predictions[0].requests == round(asked / length)
+
+
+# Datasets, and what becomes of advice
 
 
 def test_the_advice_is_what_to_zarr_takes(tmp_path: Any) -> None:
-    dataset = xr.Dataset(
-        {
-            "tas": (("time", "lat", "lon"), np.random.default_rng(0).random((40, 30, 50), np.float32)),
-            "pr": (("time", "lat", "lon"), np.zeros((40, 30, 50), "float32")),
-            "height": ("level", np.arange(4.0)),
-        }
-    )
+    dims, values = ("time", "lat", "lon"), np.random.default_rng(0).random((40, 30, 50), np.float32)
+    variables = {
+        "tas": (dims, values),
+        "pr": (dims, np.zeros_like(values)),
+        "height": ("level", np.arange(4.0)),
+    }
+    dataset = xr.Dataset(variables)
     found = xzarr3.advise(dataset, access={"series": 1})
     assert found.variables == ("tas", "pr")
-    group = xzarr3.to_zarr(dataset, tmp_path / "a", encoding=found.encoding())
-    for name in found.variables:
-        array = group[name]
-        assert isinstance(array, xzarr3.Array)
-        assert array.chunks == found.best.chunks
+    group: Any = xzarr3.to_zarr(dataset, tmp_path / "a", encoding=found.encoding())
+    assert [group[name].chunks for name in found.variables] == [found.best.chunks] * 2
     xr.testing.assert_identical(xr.open_dataset(tmp_path / "a", engine="xzarr3").compute(), dataset)
     one = xzarr3.advise(dataset["pr"], access={"series": 1})
     assert one.variables == ("pr",)
-    xzarr3.create_array(xzarr3.MemoryStore(), data=dataset["pr"].values, **one.options())
+    made(data=dataset["pr"].values, **one.options())
 
 
 TRANSPOSED = [{"name": "transpose", "configuration": {"order": [2, 1, 0]}}]
@@ -164,15 +244,14 @@ def era5(number: int, *, packed: bool = True) -> xr.Dataset:
     return ds
 
 
-@pytest.mark.parametrize(
-    ("source", "access"),
-    [
-        ("dask", {"series": 1}), ("dask", {"map": 1}), slow("memory", {"series": 1}),
-        slow("engine", {"map": 1}), slow("path", {"series": 1}), slow("store", {"map": 1}),
-        slow("group", {"series": 1}), slow("array", {"map": 1}),
-    ],
-)  # fmt: skip
-def test_encoding_keeps_packing_and_filters(source: str, access: dict[str, Any], tmp_path: Path) -> None:
+SOURCES = [
+    ("dask", "series"), ("dask", "map"), slow("memory", "series"), slow("engine", "map"),
+    slow("path", "series"), slow("store", "map"), slow("group", "series"), slow("array", "map"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "access"), SOURCES)
+def test_encoding_keeps_packing_and_filters(source: str, access: str, tmp_path: Path) -> None:
     dataset = era5(400)
     here = str(tmp_path / "a")
     xzarr3.to_zarr(dataset, here, encoding={"t2m": {**PACKED, "chunks": (400, 18, 36)}})
@@ -181,9 +260,9 @@ def test_encoding_keeps_packing_and_filters(source: str, access: dict[str, Any],
         "memory": dataset, "dask": dataset.chunk(valid_time=100), "engine": stored, "path": here,
         "store": xzarr3.LocalStore(here), "group": xzarr3.open(here), "array": xzarr3.open(here, "t2m"),
     }[source]  # fmt: skip
-    found = xzarr3.advise(data, access=access, target="s3")
+    found = xzarr3.advise(data, access={access: 1}, target="s3")
     assert found.dtype == np.int16
-    assert found.best.predictions[0].bytes_used == (400 if "series" in access else 18 * 36) * 2
+    assert found.best.predictions[0].bytes_used == (400 if access == "series" else 18 * 36) * 2
     assert set(found.variables) == ({"t2m"} if source == "array" else {"t2m", "d2m"})
     written = xzarr3.to_zarr(stored, tmp_path / "b", encoding=found.encoding())
     copied = xzarr3.copy(here, tmp_path / "c", encoding=found.encoding())
@@ -232,6 +311,9 @@ def test_the_target_is_where_the_data_are(tmp_path: Path) -> None:
     for source, name in {None: "s3", "/data/era5.nc": "disk", "https://there/era5.nc": "s3"}.items():
         memory.encoding = {} if source is None else {"source": source}
         assert xzarr3.advise(memory).target.name == name
+    assert Target.of(xzarr3.MemoryStore()).at_once == TARGETS["disk"].at_once
+    found = xzarr3.advise(shape=SMALL, dtype="float32", target=xzarr3.MemoryStore())
+    assert found.target.request_bytes == xzarr3.MemoryStore.traits.request_bytes
 
 
 def test_a_layout_that_is_as_good_stays(tmp_path: Path) -> None:
@@ -292,26 +374,25 @@ def test_the_advised_layout_answers_sooner_than_the_present_one(
     assert advised < now or found.best is found.present
 
 
-def test_the_compressor_that_stores_least_is_chosen_if_it_is_worth_it() -> None:
-    none, zstd = Compression("none", None, 1.0), Compression("zstd", ["zstd"], 2.7)
-    lz4 = Compression("lz4", ["x"], 2.1)
-    assert _chosen([none, zstd, lz4]) is zstd
-    assert _chosen([none, zstd._replace(ratio=1.02), lz4._replace(ratio=0.99)]) is none
-    assert _chosen([zstd._replace(is_measured=False)]).name == "zstd"
+def test_what_describes_others_is_no_data() -> None:
+    points = np.zeros((30, 40))
+    dataset = xr.Dataset(
+        {
+            "t2m": (("y", "x"), points, {"cell_measures": "area: cell_area"}),
+            "cell_area": (("y", "x"), points),
+            "lat_bnds": (("y", "x", "corner"), np.zeros((30, 40, 4))),
+        },
+        {"lat": (("y", "x"), points, {"bounds": "lat_bnds"}), "x": ("x", np.arange(40))},
+    )
+    group = xzarr3.create_group(xzarr3.MemoryStore())
+    xzarr3.to_zarr(dataset, group.store, group="below")
+    assert xzarr3.advise(dataset).shape == (30, 40)
+    assert xzarr3.advise(group).variables == ("t2m",)
+    with pytest.raises(TypeError, match="no array to advise on"):
+        xzarr3.advise(xzarr3.create_group(xzarr3.MemoryStore()))
 
 
-def test_a_scan_counts_by_default() -> None:
-    """Tiny chunks make a scan slow, so they are not advised."""
-    shape = (365, 90, 180)
-    usual, points = advise(shape=shape), advise(shape=shape, access={"map": 1, "series": 1})
-    assert [each.access for each in usual.best.predictions] == ["map", "series", "scan"]
-    assert usual.best.files < points.best.files
-
-
-def test_a_store_is_a_target() -> None:
-    assert Target.of(xzarr3.MemoryStore()).at_once == TARGETS["disk"].at_once
-    found = xzarr3.advise(shape=SMALL, dtype="float32", target=xzarr3.MemoryStore())
-    assert found.target.request_bytes == xzarr3.MemoryStore.traits.request_bytes
+# What is said
 
 
 def test_it_shows_what_it_found() -> None:
@@ -321,31 +402,16 @@ def test_it_shows_what_it_found() -> None:
     assert max(map(len, text.splitlines())) < 200
     for part in ("730 x 180 x 360", "map", "series", "requests", "assumed"):
         assert part in text
-    said = json.loads(json.dumps(found.to_json()))
-    assert said["candidates"][0]["score"] <= said["candidates"][-1]["score"]
-    assert said["candidates"][0]["chunks"] == list(found.best.chunks)
+    said = json.loads(json.dumps(found.to_json()))["candidates"]
+    assert said[0]["score"] <= said[-1]["score"]
+    assert said[0]["chunks"] == list(found.best.chunks)
 
 
 def test_duration_has_no_exponent() -> None:
     texts = {
-        4e-4: "0.4 ms",
-        0.0996: "100 ms",
-        0.123: "0.12 s",
-        99.4: "99 s",
-        123: "123 s",
-        4e6: "4,000,000 s",
-    }
+        4e-4: "0.4 ms", 0.0996: "100 ms", 0.123: "0.12 s", 99.4: "99 s", 123: "123 s", 4e6: "4,000,000 s",
+    }  # fmt: skip
     assert {seconds: duration(seconds) for seconds in texts} == texts
-
-
-@pytest.mark.parametrize(
-    ("shape", "dtype"),
-    [((1,), "int8"), ((10**9,), "complex128"), ((5, 1, 3), "S7"), ((2, 3, 4, 5, 6), "complex128")],
-)
-def test_any_shape(shape: tuple[int, ...], dtype: str) -> None:
-    found = advise(shape=shape, dtype=dtype, access=dict.fromkeys(PATTERNS, 1))
-    assert len(found.best.chunks) == len(shape)
-    assert all(0 < chunk <= max(size, 1) for chunk, size in zip(found.best.chunks, shape, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -367,109 +433,23 @@ def test_what_cannot_be_advised_on(options: dict[str, Any], error: type[Exceptio
     assert said in str(caught.value)
 
 
-def test_a_pattern_of_ones_own() -> None:
-    found = advise(access={"week": (1.0, (slice(0, 168), slice(0, 90)))})
-    (only,) = found.best.predictions
-    assert (only.access, only.bytes_used) == ("week", 168 * 90 * 1440 * 4)
-
-
-@pytest.mark.parametrize("name", ["", "..", "../x", "/", "a/b", "."])
-def test_dimensions_of_any_name(name: str) -> None:
-    data = xzarr3.create_array(
-        xzarr3.MemoryStore(), "g/a", shape=(8, 4), dtype="f4", dimension_names=[name, "x"]
-    )
-    assert xzarr3.advise(data).best.chunks
-
-
-@pytest.mark.parametrize("length", [1, 3, 24, 30, 100])
-def test_appends_are_counted(length: int) -> None:
-    """The requests on average are those of many appends one after another."""
-    array = xzarr3.create_array(
-        xzarr3.MemoryStore(), shape=(2400, 16, 16), dtype="f4", chunks=(length, 16, 4), compressors=None
-    )
-    subject = subject_of(array, None, None, None)
-    wanted = accesses({"append": 1}, array.shape, subject.roles)
-    present = _present(subject, wanted, TARGETS["s3"])
-    assert present is not None
-    made = sum(4 * (1 + (start % length > 0)) for start in range(length))
-    assert present.predictions[0].requests == round(made / length)
-
-
 @pytest.mark.slow
 def test_the_plot_has_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("matplotlib")
-    data = xzarr3.create_array(xzarr3.MemoryStore(), data=np.zeros((40, 30, 50), "f4"), chunks=(1, 30, 50))
+    data = made(data=np.zeros((40, 30, 50), "f4"), chunks=(1, 30, 50))
     found = xzarr3.advise(data, access={"map": 1, "series": 1, "append": 1})
     figure = found.plot()
     for panel in figure.axes:
-        assert len(panel.patches) == len(found.shown) * 3
-        assert panel.get_xscale() == "log"
-    assert [bar.get_width() for bar in figure.axes[0].patches] == [
-        each.predictions[at].requests for at in range(3) for each in found.shown
-    ]
-    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert labels[0].startswith("present, score")
-    assert "1x30x50" in labels[0]
+        assert (len(panel.patches), panel.get_xscale()) == (len(found.shown) * 3, "log")
+    requests = [each.predictions[at].requests for at in range(3) for each in found.shown]
+    assert [bar.get_width() for bar in figure.axes[0].patches] == requests
+    label = figure.axes[0].get_yticklabels()[0].get_text()
+    assert label.startswith("present, score")
+    assert "1x30x50" in label
     figure.savefig(io.BytesIO())
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match="pip install matplotlib"):
         found.plot()
-
-
-@pytest.mark.parametrize(
-    ("shape", "names", "time", "space"),
-    [
-        ((9, 8, 7), None, 0, (1, 2)),
-        ((9, 8), None, 0, (1,)),
-        ((9,), None, 0, ()),
-        ((9, 8), ["latitude", "longitude"], None, (0, 1)),
-        ((9, 8), ["station", "level"], None, (0, 1)),
-        ((9, 8), ["station", "forecast_time"], 1, (0,)),
-        ((9, 8, 7), ["lat", "lon", "time_counter"], 2, (0, 1)),
-        ((9, 8, 7), ["member", "y", "x"], 0, (1, 2)),
-        ((9, 8, 7), ["lat", "lon", "level"], None, (0, 1)),
-        ((9, 8, 7, 6), ["member", "Time", "lat", "lon"], 1, (2, 3)),
-        ((9,), ["latitude"], None, (0,)),
-    ],
-)
-def test_roles(shape: tuple[int, ...], names: list[str] | None, time: int | None, space: Any) -> None:
-    assert roles(shape, names) == (time, space)
-
-
-def test_a_field_without_time() -> None:
-    """A region of a map is a quarter along both dimensions, whatever comes first."""
-    field = xr.DataArray(np.zeros((1820, 2400), "int16"), dims=("latitude", "longitude"), name="height")
-    found = xzarr3.advise(field, access={"region": 1, "map": 1, "sample": 1})
-    used = {each.access: each.bytes_used // 2 for each in found.best.predictions}
-    assert used == {"region": 455 * 600, "map": 1820 * 2400, "sample": 64 * 64}
-    assert found.reads == {name: PATTERNS[name] for name in used}
-    assert "region       a quarter along each horizontal dimension" in str(found)
-    small = [each for each in found.candidates if np.prod(each.chunks) < 1e6]
-    assert small
-    assert all(max(each.chunks) <= 2 * min(each.chunks) for each in small)
-    assert [each.access for each in xzarr3.advise(field).best.predictions] == ["map", "region"]
-    for name in ("series", "append"):
-        with pytest.raises(xzarr3.SelectionError, match="no dimension is time; give dims=") as caught:
-            xzarr3.advise(field, access={name: 1})
-        assert "map, region, scan, sample" in str(caught.value)
-
-
-def test_what_describes_others_is_no_data() -> None:
-    points = np.zeros((30, 40))
-    dataset = xr.Dataset(
-        {
-            "t2m": (("y", "x"), points, {"cell_measures": "area: cell_area"}),
-            "cell_area": (("y", "x"), points),
-            "lat_bnds": (("y", "x", "corner"), np.zeros((30, 40, 4))),
-        },
-        {"lat": (("y", "x"), points, {"bounds": "lat_bnds"}), "x": ("x", np.arange(40))},
-    )
-    group = xzarr3.create_group(xzarr3.MemoryStore())
-    xzarr3.to_zarr(dataset, group.store, group="below")
-    assert xzarr3.advise(dataset).shape == (30, 40)
-    assert xzarr3.advise(group).variables == ("t2m",)
-    with pytest.raises(TypeError, match="no array to advise on"):
-        xzarr3.advise(xzarr3.create_group(xzarr3.MemoryStore()))
 
 
 @pytest.mark.filterwarnings("error")

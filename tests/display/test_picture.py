@@ -72,10 +72,8 @@ def test_touched_chunks(array: xzarr3.Array, data: st.DataObject) -> None:
     basic = tuple(slices)
     assert drawn_chunks(array, array.plan(basic)) == touched_chunks(array, numbers[basic])
     number = data.draw(st.integers(1, 4))
-    lists = tuple(
-        np.array(data.draw(st.lists(st.integers(0, size - 1), min_size=number, max_size=number)))
-        for size in array.shape
-    )
+    drawn = [st.lists(st.integers(0, size - 1), min_size=number, max_size=number) for size in array.shape]
+    lists = tuple(np.array(data.draw(each)) for each in drawn)
     outer = array.oindex.plan(lists)
     assert drawn_chunks(array, outer) == touched_chunks(array, numbers[np.ix_(*lists)])
     if number > 1 and array.ndim > 1:  # Points are not drawn.
@@ -107,9 +105,8 @@ def test_what_is_drawn() -> None:
 @pytest.mark.parametrize("chunks", [1, 1000])
 def test_drawings_of_large_arrays_are_small(chunks: int) -> None:
     shape = (10**6,) * 3
-    array = xzarr3.create_array(
-        xzarr3.MemoryStore(), shape=shape, chunks=chunks, shards=(10 * chunks,) * 3, dtype="int8"
-    )
+    options: dict[str, Any] = {"chunks": chunks, "shards": (10 * chunks,) * 3, "dtype": "int8"}
+    array = xzarr3.create_array(xzarr3.MemoryStore(), shape=shape, **options)
     points = np.random.default_rng(0).integers(0, 10**6, (3, 5000))
     for plan in (array.vindex.plan(tuple(points)), array.plan((slice(None, None, 3000), *points[1:, :9]))):
         assert len(picture(array.metadata, [plan])) < 150_000

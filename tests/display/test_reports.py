@@ -1,4 +1,4 @@
-"""Reports: one page becomes text, HTML and JSON."""
+"""Reports: one page becomes text, HTML and JSON; sizes, shares and numbers of things."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from dask.utils import format_bytes
+from hypothesis import given
+from hypothesis import strategies as st
 
 from xzarr3.display.report import ABSENT, Page, Report, Table, plain
 from xzarr3.display.text import brief
-
-TITLES = ("node", "what", "found")
+from xzarr3.display.units import counted, share, size
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Told(Report):
         return len(self.rows)
 
     def _page(self) -> Page:
-        table = Table([TITLES, *self.rows], 3, by_node=self.by_node, most=self.most)
+        table = Table([("node", "what", "found"), *self.rows], 3, by_node=self.by_node, most=self.most)
         return Page("told", "told of a store", [("rows", str(self.number))], [table], ["that is all"])
 
 
@@ -41,6 +43,9 @@ def test_text_has_rows_below_their_nodes() -> None:
         "told of a store", "rows  3", "/b", "  a     1", "", "/", "  long  22", "that is all",
     ]  # fmt: skip
     assert str(Told(())).splitlines() == ["told of a store", "rows  0", "that is all"]
+    rows = [("/a", "x", str(at)) for at in range(20)]  # A node leaves lines for the others.
+    assert "  and 12 more" in str(Told((*rows, ("/b", "y", "last")), most=100)).splitlines()
+    assert "more" not in str(Told(tuple(rows), most=100))
 
 
 @pytest.mark.parametrize("by_node", [True, False])
@@ -54,12 +59,6 @@ def test_text_and_html_are_cut_and_say_so(by_node: bool, nodes: int) -> None:
     assert html.count("<tr>") == 301
     assert "and 700 more; to_json() has all of them" in html
     assert told.to_json()["number"] == len(told.to_json()["rows"]) == 1000
-
-
-def test_a_node_leaves_lines_for_the_others() -> None:
-    rows = [("/a", "x", str(at)) for at in range(20)]
-    assert "  and 12 more" in str(Told((*rows, ("/b", "y", "last")), most=100)).splitlines()
-    assert "more" not in str(Told(tuple(rows), most=100))
 
 
 def test_text_and_html_are_safe() -> None:
@@ -95,3 +94,24 @@ def test_plain(value: Any, expected: Any) -> None:
 
 def test_brief() -> None:
     assert (brief("x" * 100), brief(ABSENT), brief([1, "a"])) == ("x" * 60 + "…", "absent", "[1, 'a']")
+
+
+EDGES = [int(0.9 * 2**n) + more for n in range(10, 60, 10) for more in (-1, 0, 1)]
+
+
+@given(st.integers(0, 2**70) | st.sampled_from(EDGES))
+def test_sizes_are_those_of_dask(number: int) -> None:
+    assert size(number) == format_bytes(number)
+
+
+@given(st.integers(1, 10**12), st.data())
+def test_a_share_is_all_or_nothing_only_if_it_is(whole: int, data: st.DataObject) -> None:
+    part = data.draw(st.integers(0, whole))
+    text = share(part, whole)
+    assert (text == "0 %", text == "100 %") == (part == 0, part == whole)
+    assert abs(float(text.removesuffix(" %")) - 100 * part / whole) <= 0.51
+
+
+def test_numbers_of_things() -> None:
+    found = [counted(number, "chunk") for number in (0, 1, 12_345)]
+    assert found == ["0 chunks", "1 chunk", "12,345 chunks"]
