@@ -38,13 +38,22 @@ def in_order(samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return samples[np.argsort(samples.reshape(len(samples), -1)[:, 0])]
 
 
+def read(made: Any) -> tuple[np.ndarray[Any, Any], int]:
+    """All samples, and how many chunks are decoded for them."""
+    with xzarr3.trace() as trace:
+        found = np.concatenate([*made])
+    return found, trace.total["chunks_decoded"]
+
+
+# How often chunks are decoded
+
+
 @pytest.mark.parametrize("shuffle", [None, 5])
 def test_windows_of_four_rows_decode_each_chunk_about_once(shuffle: int | None) -> None:
     array = stored()
-    with xzarr3.trace() as trace:
-        found = [*xzarr3.batches(array, WINDOWS, 16, shuffle=shuffle, chunk_cache="20 KiB")]
-    assert trace.total["chunks_decoded"] <= 1.2 * array.nchunks
-    rows = np.concatenate(found)
+    made = xzarr3.batches(array, WINDOWS, 16, shuffle=shuffle, chunk_cache="20 KiB")
+    rows, decoded = read(made)
+    assert decoded <= 1.2 * array.nchunks
     expected = np.stack([ROWS[window] for window in WINDOWS])
     if shuffle is not None:
         assert not same_bits(rows, expected)
@@ -58,28 +67,38 @@ def test_windows_of_four_rows_decode_each_chunk_about_once(shuffle: int | None) 
 def test_shuffled_patches_decode_each_chunk_less_than_one_and_a_half_times(layout: dict[str, Any]) -> None:
     data = np.random.default_rng(2).random((1024, 1024), "float32")
     array, samples = stored(data, **layout), patches(1024, 1500)
+    expected = np.stack([data[each] for each in samples])
     made = xzarr3.batches(array, samples, 32, shuffle=3, chunk_cache=data.nbytes // 4)
     for epoch in range(2):
         made.set_epoch(epoch)
-        with xzarr3.trace() as trace:
-            found = np.concatenate([*made])
-        assert trace.total["chunks_decoded"] <= 1.5 * array.nchunks
+        found, decoded = read(made)
+        assert decoded <= 1.5 * array.nchunks
         assert made._cache.nbytes <= made._cache.size
-        expected = np.stack([data[each] for each in samples])
         assert same_bits(np.sort(found[:, 0, 0]), np.sort(expected[:, 0, 0]))
 
 
 def test_patches_in_order_decode_less_often_than_with_the_least_recently_used_first() -> None:
     data = np.arange(512.0 * 512).reshape(512, 512)
     array, samples, size = stored(data, (64, 64)), patches(512, 300), data.nbytes // 4
-    with xzarr3.trace() as trace:
-        found = np.concatenate([*xzarr3.batches(array, samples, 10, chunk_cache=size)])
+    found, decoded = read(xzarr3.batches(array, samples, 10, chunk_cache=size))
     assert same_bits(found, np.stack([data[each] for each in samples]))
     again = xzarr3.open_array(array.store, chunk_cache=size)
     with xzarr3.trace() as recent:
         for each in samples:
             again[each]
-    assert trace.total["chunks_decoded"] < recent.total["chunks_decoded"]
+    assert decoded < recent.total["chunks_decoded"]
+
+
+def test_what_is_kept_is_not_read_again_unless_it_has_changed() -> None:
+    array = stored(np.arange(64), 4)
+    made = xzarr3.batches(array, range(64), 16)
+    assert read(made)[1] == 16
+    assert read(made)[1] == 0
+    array[:16] = -1
+    assert (made[0] == -1).all()
+
+
+# In which order they come
 
 
 def test_a_shuffle_is_a_permutation_that_the_seed_and_the_epoch_tell() -> None:
@@ -119,6 +138,29 @@ def test_shuffled_blocks_come_in_any_order() -> None:
         assert firsts == expected  # A row of blocks, in either direction.
 
 
+@given(trial=st.data())
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+def test_each_sample_comes_once_whatever_the_budget(trial: st.DataObject) -> None:
+    shape = trial.draw(st.lists(st.integers(1, 12), min_size=1, max_size=3))
+    data = np.arange(np.prod(shape)).reshape(shape)
+    chunks = tuple(trial.draw(st.integers(1, 6)) for _ in shape)
+    lengths = [trial.draw(st.integers(1, length)) for length in shape]
+    starts = st.tuples(*(st.integers(0, n - k) for n, k in zip(shape, lengths, strict=True)))
+    corners = trial.draw(st.lists(starts, min_size=1, max_size=20))
+    samples = [tuple(map(slice, corner, np.add(corner, lengths).tolist())) for corner in corners]
+    seed = trial.draw(st.one_of(st.none(), st.integers(0, 9)))
+    size = trial.draw(st.sampled_from([1, 700, 3000, 2**20]))
+    batch_size = trial.draw(st.integers(1, 7))
+    made = xzarr3.batches(stored(data, chunks), samples, batch_size, shuffle=seed, chunk_cache=size)
+    found, expected = np.concatenate([*made]), np.stack([data[each] for each in samples])
+    if seed is not None:
+        found, expected = in_order(found), in_order(expected)
+    assert same_bits(found, expected)
+
+
+# Of what, into what, and what is said
+
+
 def test_several_arrays_give_batches_in_their_form() -> None:
     images, labels = stored(), stored(np.arange(256), 100)
     rows = range(0, 250, 3)
@@ -135,10 +177,8 @@ def test_several_arrays_give_batches_in_their_form() -> None:
 
 def test_out_is_filled_again_and_again() -> None:
     out = np.empty((100, 4, 20))
-    found = [
-        (batch.base is out or batch is out, len(batch))
-        for batch in xzarr3.batches(stored(), WINDOWS, 100, out=out)
-    ]
+    made = xzarr3.batches(stored(), WINDOWS, 100, out=out)
+    found = [(batch.base is out or batch is out, len(batch)) for batch in made]
     assert found == [(True, 100), (True, 100), (True, 53)]
     assert same_bits(out[:53], np.stack([ROWS[window] for window in WINDOWS[200:]]))
     memory = {"a": np.empty((2, 20))}
@@ -150,28 +190,11 @@ def test_joined_arrays_and_text_are_read_in_batches() -> None:
     both = xzarr3.concat([stored(), stored(-ROWS, (10, 20), shards=(50, 20))], 0)
     rows = np.concatenate([ROWS, -ROWS])
     samples = [slice(start, start + 4) for start in range(0, 500, 3)]
-    with xzarr3.trace() as trace:
-        found = np.concatenate([*xzarr3.batches(both, samples, 7, chunk_cache="20 KiB")])
+    found, decoded = read(xzarr3.batches(both, samples, 7, chunk_cache="20 KiB"))
     assert same_bits(found, np.stack([rows[each] for each in samples]))
-    assert trace.total["chunks_decoded"] <= 1.2 * 34
+    assert decoded <= 1.2 * 34
     text = stored(np.array([*"abcdef"], dtype=object), 2, dtype="string")
     assert [[*batch] for batch in xzarr3.batches(text, range(6), 4)] == [[*"abcd"], [*"ef"]]
-
-
-def test_batches_never_give_old_values() -> None:
-    array = stored(np.arange(64), 4)
-    made = xzarr3.batches(array, range(64), 16)
-    assert made[0].tolist() == [*range(16)]
-    array[:16] = -1
-    assert (made[0] == -1).all()
-
-
-def test_the_second_epoch_reads_nothing_if_the_cache_holds_everything() -> None:
-    made = xzarr3.batches(stored(), WINDOWS, 16)
-    list(made)
-    with xzarr3.trace() as trace:
-        list(made)
-    assert trace.total["chunks_decoded"] == 0
 
 
 def test_what_is_said_of_batches() -> None:
@@ -182,32 +205,28 @@ def test_what_is_said_of_batches() -> None:
         made[16]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "options", "text"),
-    [
-        (([slice(4), slice(5)], 2), {}, r"sample 1 of array 0 has shape \(5, 20\), the first one \(4, 20\)"),
-        (([slice(254, 258), slice(4)], 2), {}, r"sample 1 of array 0 has shape .*, the first one \(2, 20"),
-        (([slice(300, 304)], 2), {}, "at least one element"),
-        (([300], 2), {}, "sample 0 of array 0: axis 0: index 300 is out of bounds"),
-        (([[1, 2]], 2), {}, "sample 0 of array 0: .*accepted: integers, slices"),
-        (([], 2), {}, "no samples; give at least one"),
-        (([0], 0), {}, "batch_size=0; accepted: an integer of at least 1"),
-        (([0], True), {}, "batch_size=True; accepted: an integer of at least 1"),
-        (([0], 2), {"shuffle": True}, "shuffle=True; accepted: None, or a seed"),
-        (([0], 2), {"shuffle": -1}, "shuffle=-1; accepted"),
-        (([0], 2), {"shuffle": np.True_}, "shuffle=np.True_; accepted"),
-        (([0], 2), {"shuffle": np.int8(-1)}, "; accepted: None, or a seed"),
-        (([0], 2), {"shuffle": 1.0}, "shuffle=1.0; accepted"),
-        (([0], 2), {"chunk_cache": "much"}, "not a size: 'much'"),
-        (
-            ([0], 2),
-            {"out": np.empty((2, 3))},
-            r"out=float64 of shape \(2, 3\) for array 0; accepted: float64",
-        ),
-        (([0], 2), {"out": {}}, "out={} for array 0"),
-        (([{"a": 0}], 2), {}, r"sample 0 has \['a'\], and lacks array 0"),
-    ],
-)
+MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
+    (([slice(4), slice(5)], 2), {}, r"sample 1 of array 0 has shape \(5, 20\), the first one \(4, 20\)"),
+    (([slice(254, 258), slice(4)], 2), {}, r"sample 1 of array 0 has shape .*, the first one \(2, 20"),
+    (([slice(300, 304)], 2), {}, "at least one element"),
+    (([300], 2), {}, "sample 0 of array 0: axis 0: index 300 is out of bounds"),
+    (([[1, 2]], 2), {}, "sample 0 of array 0: .*accepted: integers, slices"),
+    (([], 2), {}, "no samples; give at least one"),
+    (([0], 0), {}, "batch_size=0; accepted: an integer of at least 1"),
+    (([0], True), {}, "batch_size=True; accepted: an integer of at least 1"),
+    (([0], 2), {"shuffle": True}, "shuffle=True; accepted: None, or a seed"),
+    (([0], 2), {"shuffle": -1}, "shuffle=-1; accepted"),
+    (([0], 2), {"shuffle": np.True_}, "shuffle=np.True_; accepted"),
+    (([0], 2), {"shuffle": np.int8(-1)}, "; accepted: None, or a seed"),
+    (([0], 2), {"shuffle": 1.0}, "shuffle=1.0; accepted"),
+    (([0], 2), {"chunk_cache": "much"}, "not a size: 'much'"),
+    (([0], 2), {"out": np.empty((2, 3))}, r"out=float64 of shape \(2, 3\) for array 0; accepted: float64"),
+    (([0], 2), {"out": {}}, "out={} for array 0"),
+    (([{"a": 0}], 2), {}, r"sample 0 has \['a'\], and lacks array 0"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "options", "text"), MISTAKES, ids=range(len(MISTAKES)))
 def test_mistakes_are_told(arguments: Any, options: dict[str, Any], text: str) -> None:
     with pytest.raises((ValueError, IndexError), match=text):
         xzarr3.batches(stored(), *arguments, **options)
@@ -223,26 +242,7 @@ def test_what_is_no_array_is_refused() -> None:
         xzarr3.batches(unwatched, [0], 1)
 
 
-@given(trial=st.data())
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
-def test_each_sample_comes_once_whatever_the_budget(trial: st.DataObject) -> None:
-    shape = trial.draw(st.lists(st.integers(1, 12), min_size=1, max_size=3))
-    data = np.arange(np.prod(shape)).reshape(shape)
-    chunks = tuple(trial.draw(st.integers(1, 6)) for _ in shape)
-    lengths = [trial.draw(st.integers(1, length)) for length in shape]
-    starts = st.tuples(*(st.integers(0, n - k) for n, k in zip(shape, lengths, strict=True)))
-    samples = [
-        tuple(slice(at, at + length) for at, length in zip(corner, lengths, strict=True))
-        for corner in trial.draw(st.lists(starts, min_size=1, max_size=20))
-    ]
-    seed = trial.draw(st.one_of(st.none(), st.integers(0, 9)))
-    size = trial.draw(st.sampled_from([1, 700, 3000, 2**20]))
-    batch_size = trial.draw(st.integers(1, 7))
-    made = xzarr3.batches(stored(data, chunks), samples, batch_size, shuffle=seed, chunk_cache=size)
-    found, expected = np.concatenate([*made]), np.stack([data[each] for each in samples])
-    if seed is not None:
-        found, expected = in_order(found), in_order(expected)
-    assert same_bits(found, expected)
+# Processes
 
 
 def test_pickled_batches_are_the_same_and_take_no_chunks_along() -> None:
@@ -251,6 +251,15 @@ def test_pickled_batches_are_the_same_and_take_no_chunks_along() -> None:
     text = pickle.dumps(made)
     assert len(text) < ROWS.nbytes + 40_000  # The values of a store in memory.
     assert same_bits(pickle.loads(text)[0], first)
+
+
+def run(program: str, tmp_path: Path, data: Any, chunks: int) -> None:
+    """Run a program, which prints that all is the same, with an array in a directory."""
+    xzarr3.create_array(tmp_path / "a.zarr", data=data, chunks=chunks)
+    (tmp_path / "workers.py").write_text(program)
+    command = [sys.executable, str(tmp_path / "workers.py"), str(tmp_path / "a.zarr")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.stdout == "same\n", done.stderr
 
 
 WORKERS = """
@@ -278,11 +287,7 @@ if __name__ == "__main__":
 
 
 def test_worker_processes_read_the_same_batches(tmp_path: Path) -> None:
-    xzarr3.create_array(tmp_path / "a.zarr", data=np.arange(40), chunks=4)
-    (tmp_path / "workers.py").write_text(WORKERS)
-    command = [sys.executable, str(tmp_path / "workers.py"), str(tmp_path / "a.zarr")]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert done.stdout == "same\n"
+    run(WORKERS, tmp_path, np.arange(40), 4)
 
 
 TORCH = """
@@ -325,11 +330,7 @@ if __name__ == "__main__":
 @pytest.mark.slow
 def test_torch_takes_batches_with_forked_and_spawned_workers(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    xzarr3.create_array(tmp_path / "a.zarr", data=np.arange(100), chunks=10)
-    (tmp_path / "workers.py").write_text(TORCH)
-    command = [sys.executable, str(tmp_path / "workers.py"), str(tmp_path / "a.zarr")]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    assert done.stdout == "same\n", done.stderr
+    run(TORCH, tmp_path, np.arange(100), 10)
 
 
 def test_each_torch_worker_reads_neighbouring_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What ``explain`` says beforehand is what reading asks the store for: keys, ranges, requests, bytes."""
+"""What ``explain`` says beforehand is what reading asks the store for, and what chunks cost."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _fault_server import FaultServer
+from _graphs import calls_of
 from _large_as_small import large_as_small
 from _recording import RecordingStore, Request, recording
 from _strategies import index_codecs
@@ -18,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import xzarr3
-from xzarr3.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
+from xzarr3.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, ZstdCodec
 from xzarr3.io import executor as io_executor
 from xzarr3.io import fetch as io_fetch
 from xzarr3.io.explain import Explanation
@@ -455,3 +456,27 @@ def test_a_server_that_does_not_say_when_a_part_was_stored(fault_server: FaultSe
         assert array[3:5].tolist() == [3.0, 4.0]
     finally:
         fault_server.clear_faults()
+
+
+# What a chunk costs: Python calls, which are as many on every machine
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "size"), [(32, 16 * 2**10), (4, 2**20)])
+@pytest.mark.parametrize("shards", [False, True])
+@pytest.mark.parametrize("compressor", [None, ZstdCodec(), BloscCodec("lz4"), GzipCodec(1)], ids=str)
+def test_a_further_chunk_takes_six_python_calls_at_most(
+    tmp_path: Path, compressor: Any, shards: bool, number: int, size: int
+) -> None:
+    options = {"compressors": compressor, "shards": (number, size) if shards else None}
+    data = np.ones((number, size), "float32")
+    array = xzarr3.create_array(tmp_path / "a", data=data, chunks=(1, size), **options)
+
+    def further(*columns: slice) -> float:
+        half = calls_of(lambda: array.get((slice(0, number // 2), *columns), threads=1))
+        whole = calls_of(lambda: array.get((slice(None), *columns), threads=1))
+        return (whole - half) / (number - number // 2)
+
+    assert further() <= 6
+    if compressor is not None and not shards:
+        assert further(slice(1, None)) <= 6
