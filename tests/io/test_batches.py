@@ -38,7 +38,7 @@ def in_order(samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return samples[np.argsort(samples.reshape(len(samples), -1)[:, 0])]
 
 
-def read(made: Any) -> tuple[np.ndarray[Any, Any], int]:
+def read(made: Any) -> tuple[np.ndarray[Any, Any], float]:
     """All samples, and how many chunks are decoded for them."""
     with xzarr3.trace() as trace:
         found = np.concatenate([*made])
