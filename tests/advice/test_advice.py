@@ -34,9 +34,6 @@ def made(**options: Any) -> xzarr3.Array:
     return xzarr3.create_array(xzarr3.MemoryStore(), **options)
 
 
-# Which layout is advised
-
-
 @pytest.mark.slow
 def test_what_is_read_decides_the_chunks() -> None:
     maps, both, series = (
@@ -139,8 +136,6 @@ def test_dimensions_of_any_name(name: str) -> None:
     assert xzarr3.advise(made(path="g/a", shape=(8, 4), dtype="f4", dimension_names=[name, "x"])).best.chunks
 
 
-# What is predicted
-
 LAYOUTS = [((1, 40, 60), None), ((24, 4, 6), None), ((6, 10, 15), (12, 40, 60)), ((3, 8, 60), (24, 40, 60))]
 READ = [
     *((name, *layout) for name in ("series", "region") for layout in LAYOUTS),
@@ -200,9 +195,6 @@ def test_appends_are_counted(length: int) -> None:
     assert present is not None
     asked = sum(4 * (1 + (start % length > 0)) for start in range(length))
     assert present.predictions[0].requests == round(asked / length)
-
-
-# Datasets, and what becomes of advice
 
 
 def test_the_advice_is_what_to_zarr_takes(tmp_path: Any) -> None:
@@ -390,9 +382,6 @@ def test_what_describes_others_is_no_data() -> None:
     assert xzarr3.advise(group).variables == ("t2m",)
     with pytest.raises(TypeError, match="no array to advise on"):
         xzarr3.advise(xzarr3.create_group(xzarr3.MemoryStore()))
-
-
-# What is said
 
 
 def test_it_shows_what_it_found() -> None:

@@ -1,4 +1,4 @@
-"""All objects in a real browser, in light and dark: nothing is wider than its box, and pictures of the pages.
+"""All objects in a real browser, in light and dark: nothing is wider than its box; and in a real kernel.
 
 The pictures are kept in ``.pictures/`` of the checkout, for people to look at. ``ci/browser.sh`` installs the
 browser, which is Debian's chromium.
@@ -15,9 +15,12 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import nbformat
 import pytest
 from _examples import examples
+from _page import Page
 from _things import case
+from nbclient import NotebookClient
 
 PICTURES = Path(__file__).parents[2] / ".pictures"
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -173,3 +176,31 @@ def test_pictures_are_kept(browser: str, sources: dict[str, str], tmp_path: Path
     picture.unlink(missing_ok=True)
     run(browser, file, f"--window-size=920,{HEIGHT}", f"--screenshot={picture}", dark=dark)
     assert picture.stat().st_size > 50_000
+
+
+TESTS = Path(__file__).parents[1]
+SETUP = f"""
+import sys; sys.path[:0] = {[str(TESTS), str(TESTS.parent / "ci")]!r}
+from pathlib import Path
+from _examples import examples
+shown = examples(Path("."))
+"""
+
+
+@pytest.mark.slow
+def test_a_kernel_shows_each_object(tmp_path: Path) -> None:
+    names = ["array", "group", "attributes", "store", "explanation", "trace", "info", "tree", "indexer"]
+    names.append("explanation of a dataset")
+    cells = [SETUP, *(f"shown[{name!r}]" for name in names), "list(shown['group'].values())"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    folder = {"metadata": {"path": str(tmp_path)}}
+    NotebookClient(notebook, timeout=120, kernel_name="python3", resources=folder).execute()
+    outputs = [cell.outputs for cell in notebook.cells]
+    kinds = {each.output_type for cell in outputs for each in cell}
+    assert kinds == {"execute_result"}  # Nothing is printed, and nothing fails.
+    for name, (output,) in zip(names, outputs[1:], strict=False):
+        Page(output.data["text/html"])
+        assert output.data["text/plain"], name
+    assert outputs[1 + names.index("info")][0].data["text/plain"].startswith("name        /surface/sst\n")
+    (inside,) = outputs[-1]  # Within other objects, each is one line.
+    assert "<xzarr3.Array /daily shape=" in inside.data["text/plain"]

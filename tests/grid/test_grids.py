@@ -71,9 +71,6 @@ def axes(draw: st.DrawFn, size: int, unit: int = 1) -> Any:
     return items
 
 
-# Documents
-
-
 @pytest.mark.parametrize(
     ("chunk_shapes", "lengths"),
     [  # The third axis of the first: [[4, 2]] is two chunks of 4, the second of which is stored whole.
@@ -208,9 +205,6 @@ def test_points_where_chunks_reach_beyond_what_64_bits_count(many: int) -> None:
     assert dataset.t.isel(x=x[:0], y=y[:0]).shape == (0,)
 
 
-# What users ask for
-
-
 @pytest.mark.parametrize(
     ("chunks", "shape", "grid"),
     [
@@ -275,9 +269,6 @@ def test_lists_of_lengths_of_shards_and_of_formats_with_regular_grids() -> None:
         assert made(**options, chunks=((4, 4, 2), [7])).chunks == (4, 7)
         with pytest.raises(MetadataError, match="chunk_grid"):
             made(**options, chunks=((4, 2, 4), 7))
-
-
-# A dimension
 
 
 @given(st.integers(0, 30).flatmap(lambda size: st.tuples(st.just(size), axes(size))))
@@ -349,9 +340,6 @@ def test_grids_compare_by_what_they_mean() -> None:
     assert [*one.sample_shapes()] == [(3, 4), (2, 4)]
     assert [*RectilinearGrid(((2, 3), (5, 1, 4))).sample_shapes()] == [(3, 5), (2, 5), (3, 4), (3, 1)]
     assert one.axes == (Edges(((2, 2), (3, 1))), Steps(4))
-
-
-# Arrays that grow and shrink
 
 
 def test_a_grid_of_steps_only_is_read_as_a_regular_one() -> None:
@@ -463,9 +451,6 @@ def test_a_handle_goes_on_when_another_one_has_resized_the_array() -> None:
     assert xzarr3.open_array(one.store).chunks == one.chunks
 
 
-# dask
-
-
 def test_blocks_of_dask_arrays_make_a_regular_grid() -> None:
     blocks = da.ones((10, 7), chunks=((4, 4, 2), (7,)))
     assert made(data=blocks).chunks == xzarr3.from_array(None, data=blocks).chunks == (4, 7)
@@ -494,9 +479,6 @@ def test_small_chunks_are_grouped_along_their_edges() -> None:
     edges = set(itertools.accumulate(lengths))
     assert set(itertools.accumulate(lazy.chunks[0])) <= edges
     assert int(lazy.sum().compute()) == 3 * array.size
-
-
-# Other libraries
 
 
 PIPELINES = {

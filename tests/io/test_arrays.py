@@ -79,9 +79,6 @@ def laid_out(layout: str, old: Any, store: xzarr3.Store | None = None) -> xzarr3
     return made(store, data=old, **{"chunks": (2, 3), **LAYOUTS[layout]})
 
 
-# A sequence of operations, against a model
-
-
 class Operations(RuleBasedStateMachine):
     """An array in a store beside one of numpy's, through writes, resizes, appends, reopening and pickling."""
 
@@ -107,6 +104,8 @@ class Operations(RuleBasedStateMachine):
             store = xzarr3.LocalStore(self.folder)
         self.attributes: dict[str, Any] = {}
         self.array = made(store, "group/array", shape=shape, **options)
+        self.size = data.draw(st.sampled_from([None, 1, 600, 2000, 2**20]))
+        self.array.chunk_cache = self.size and xzarr3.ChunkCache(self.size)
         self.model = self.filled(shape)
         if data.draw(st.booleans()):
             xzarr3.consolidate_metadata(store)
@@ -133,7 +132,10 @@ class Operations(RuleBasedStateMachine):
             new = np.repeat(new, 2, axis=0)[::-2]
         elif kind == "fill value":
             new = self.array.fill_value
-        self.array.set(selection, new, threads=threads)
+        other = data.draw(st.booleans())
+        array = xzarr3.open_array(self.array.store, "group/array", mode="r+") if other else self.array
+        array.write_empty_chunks = self.keep_empty
+        array.set(selection, new, threads=threads)
         self.model[selection] = new
 
     @rule(data=st.data())
@@ -160,11 +162,11 @@ class Operations(RuleBasedStateMachine):
         if how == "pickle":
             self.array = pickle.loads(pickle.dumps(self.array))
             return
-        store = self.array.store
+        options: Any = {"mode": "r+", "chunk_cache": self.size}
         if how == "path":
-            self.array = xzarr3.open_array(store, "group/array", mode="r+")
+            self.array = xzarr3.open_array(self.array.store, "group/array", **options)
         else:
-            self.array = xzarr3.open_group(store, mode="r+")["group/array"]  # type: ignore[assignment]
+            self.array = xzarr3.open_group(self.array.store, **options)["group/array"]  # type: ignore[assignment]
         self.array.write_empty_chunks = self.keep_empty
 
     @rule(key=st.text(max_size=3), value=st.integers())
@@ -190,6 +192,11 @@ class Operations(RuleBasedStateMachine):
         assert self.array.shape == self.model.shape
         assert same_bits(self.array.get(), self.model)
         assert dict(self.array.attrs) == self.attributes
+        cache = self.array.chunk_cache
+        if cache is not None:
+            assert (
+                cache.nbytes == sum(each.values.nbytes + 512 for each in cache._kept.values()) <= cache.size
+            )
         grid, tasks = self.array.metadata.chunk_grid, list(self.array.chunk_tasks())
         grid.check(self.array.shape)
         places = {task.coords: [part.start for part in task.selection] for task in tasks}
@@ -219,9 +226,6 @@ class TestMoreOperations(Operations.TestCase):  # type: ignore[misc, valid-type]
     """More sequences than the default run takes."""
 
     settings = SEQUENCES
-
-
-# Values
 
 
 @pytest.mark.parametrize(
@@ -323,9 +327,6 @@ def test_parts_of_chunks_whose_truth_values_are_other_bytes() -> None:
         assert array.get(selection).view("u1").tolist() == (stored[selection] != 0).view("u1").tolist()
 
 
-# Fields and elements are compared with numpy's in test_selections.py.
-
-
 def test_fields_are_read_into_what_fits_them() -> None:
     values = np.array([(n, n / 2, f"e{n}") for n in range(11)], [("x", "i4"), ("y", "f8"), ("name", "U3")])
     array = made(data=values, chunks=2, shards=4)
@@ -342,9 +343,6 @@ def test_fields_are_read_into_what_fits_them() -> None:
     values["x"] = 3
     values["y"][1:3], values["name"][1:3] = [1.5, 2.5], ["a", "b"]
     assert same_bits(array[...], values)
-
-
-# What arrays are to Python and numpy
 
 
 @pytest.mark.parametrize(
@@ -369,18 +367,6 @@ def test_arrays_of_no_dimensions(options: dict[str, Any]) -> None:
         with pytest.raises(error):
             refused()
     assert float(np.asarray(array)) == -1.5
-
-
-@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0), (2, 0, 2)])
-def test_arrays_without_elements(shape: tuple[int, ...]) -> None:
-    array = made(shape=shape, dtype="int8", chunks=2)
-    assert array[...].shape == shape
-    array[...] = 1
-    array[...] = np.empty(shape, "int8")
-    assert (array.nchunks, list(array.chunk_tasks())) == (0, [])
-    assert list(array.store.list()) == ["zarr.json"]
-    with pytest.raises(SelectionError):
-        array.read_chunk((0,) * len(shape))
 
 
 def test_iteration_conversion_and_comparison() -> None:
@@ -461,9 +447,6 @@ def test_pickled_arrays_are_the_same() -> None:
     assert list(found) == list(array.explain())
 
 
-# Plans, chunks and tasks
-
-
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_plans_name_just_the_chunks_that_are_touched(data: st.DataObject) -> None:
@@ -525,13 +508,8 @@ def test_tasks_run_in_other_processes(tmp_path: Path) -> None:
     assert [task.shape for task in local.chunk_tasks((0, slice(None)))] == [(8, 60), (8, 40)]
 
 
-# Threads
-
-
 @pytest.mark.parametrize("options", [slow({"chunks": 256}), {"shards": 256, "chunks": 8}])
-def test_parts_of_one_chunk_written_by_several_threads_are_all_kept(
-    store: xzarr3.Store, options: dict[str, Any]
-) -> None:
+def test_parts_of_one_chunk_written_by_threads_are_all_kept(store: xzarr3.Store, options: Any) -> None:
     handles = [made(store, shape=256, dtype="int16", **options), xzarr3.open_array(store, mode="r+")]
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda at: handles[at % 2].set(at, at + 1), range(256)))
@@ -560,9 +538,6 @@ def test_a_chunk_written_whole_while_a_part_of_it_is_changed(whole: list[int], s
     written.set()
     partial.join()
     assert array[:].tolist() in (whole, [5, *whole[1:]])
-
-
-# Resizing and appending
 
 
 def test_cutting_off_much_that_was_never_written_is_cheap() -> None:
@@ -613,9 +588,6 @@ def test_an_array_whose_chunks_have_no_length_cannot_grow() -> None:
         with pytest.raises(MetadataError, match="chunk_shape"):
             grow()
     assert (contents(array.store), array.shape) == (before, (0, 6))
-
-
-# What is refused, and failures in between
 
 
 def test_read_only_arrays_are_not_changed(store: xzarr3.Store) -> None:
@@ -760,9 +732,6 @@ def test_a_corrupt_chunk_is_not_overwritten_by_a_partial_write(layout: str) -> N
     assert (array[0:2] == 3).all()
 
 
-# Documents that others wrote, and what arrays share
-
-
 def of_version_2(**changes: Any) -> xzarr3.Array:
     """An array of integers, without compressor and filters."""
     document = {
@@ -786,9 +755,7 @@ def test_a_fill_value_that_is_null_keeps_every_chunk() -> None:
 
 @pytest.mark.parametrize("fill", [0, None])
 @pytest.mark.parametrize("name", ["bits", "default_scalar", "from_json_scalar"])
-def test_an_element_for_which_there_is_no_memory(
-    monkeypatch: pytest.MonkeyPatch, name: str, fill: int | None
-) -> None:
+def test_an_element_for_which_there_is_no_memory(monkeypatch: Any, name: str, fill: int | None) -> None:
     def fails(*_: Any, **__: Any) -> Any:
         raise MemoryError
 
@@ -829,17 +796,11 @@ def test_members_of_a_consolidated_group_are_those_below_its_path() -> None:
     inline = {"kind": "inline", "must_understand": False, "metadata": dict.fromkeys(names, group)}
     document = {**group, "consolidated_metadata": inline}
     root = xzarr3.open_group(xzarr3.MemoryStore({"zarr.json": json.dumps(document).encode()}))
-    consolidated = metadata.GroupMetadata(consolidated=dict.fromkeys(names, group)).consolidated
-    assert consolidated is not None
     for name in names:
-        below = {path.removeprefix(f"{name}/") for path in names if path.startswith(f"{name}/")}
-        assert set(consolidated.below(name)) == below
-    assert [path for path, _ in root["g1"].members(None)] == ["z", "a", "a/b", "é"]
+        below = [path.removeprefix(f"{name}/") for path in names if path.startswith(f"{name}/")]
+        assert [path for path, _ in root[name].members(None)] == below  # type: ignore[union-attr]
     assert [path for path, _ in root.members(None)].count("g1/a/b") == 1
     assert list(pickle.loads(pickle.dumps(root))["g1"]) == ["z", "a", "é"]
-
-
-# Arrays of xarray and of dask
 
 
 def test_a_data_array_keeps_the_names_of_its_dimensions() -> None:

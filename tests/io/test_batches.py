@@ -45,9 +45,6 @@ def read(made: Any) -> tuple[np.ndarray[Any, Any], float]:
     return found, trace.total["chunks_decoded"]
 
 
-# How often chunks are decoded
-
-
 @pytest.mark.parametrize("shuffle", [None, 5])
 def test_windows_of_four_rows_decode_each_chunk_about_once(shuffle: int | None) -> None:
     array = stored()
@@ -96,9 +93,6 @@ def test_what_is_kept_is_not_read_again_unless_it_has_changed() -> None:
     assert read(made)[1] == 0
     array[:16] = -1
     assert (made[0] == -1).all()
-
-
-# In which order they come
 
 
 def test_a_shuffle_is_a_permutation_that_the_seed_and_the_epoch_tell() -> None:
@@ -156,9 +150,6 @@ def test_each_sample_comes_once_whatever_the_budget(trial: st.DataObject) -> Non
     if seed is not None:
         found, expected = in_order(found), in_order(expected)
     assert same_bits(found, expected)
-
-
-# Of what, into what, and what is said
 
 
 def test_several_arrays_give_batches_in_their_form() -> None:
@@ -240,9 +231,6 @@ def test_what_is_no_array_is_refused() -> None:
     unwatched = xzarr3.create_array(xzarr3.MemoryStore({}), data=ROWS)
     with pytest.raises(xzarr3.StoreCapabilityError, match="does not tell whether a value has changed"):
         xzarr3.batches(unwatched, [0], 1)
-
-
-# Processes
 
 
 def test_pickled_batches_are_the_same_and_take_no_chunks_along() -> None:

@@ -1,4 +1,7 @@
-"""Decoded chunks that are kept: how often chunks are decoded, and that no read gives old values."""
+"""Decoded chunks that are kept: how often chunks are decoded, and that no read gives old values.
+
+Reads are compared with numpy's, with writes in between, in test_arrays.py and test_selections.py.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
-from _strategies import layouts, same_bits, selections, shapes, values
+from _strategies import same_bits
 from _waiting import WaitingStore
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import ArgumentError, ChunkCache
@@ -103,9 +104,6 @@ def test_explain_and_trace_tell_what_is_kept() -> None:
     assert repr(array.chunk_cache).startswith("<xzarr3.ChunkCache 6 chunks, ")
 
 
-# Who shares it
-
-
 def test_arrays_of_a_group_share_one_cache() -> None:
     store = xzarr3.MemoryStore()
     for name in ("a", "b/c"):
@@ -177,9 +175,6 @@ def test_dask_blocks_use_the_cache() -> None:
         np.testing.assert_array_equal(blocks[5:60].compute(), ROWS[5:60])
         blocks[9:60].compute()
     assert decoded(trace) == (2, 2)
-
-
-# Never an old value
 
 
 def written_otherwise(store: Any, how: str = "") -> None:
@@ -299,42 +294,6 @@ def test_a_size_that_is_none_is_refused(size: Any) -> None:
     ):
         with pytest.raises(ArgumentError, match=r"not a size.*accepted: a positive number of bytes"):
             open_()
-
-
-@given(trial=st.data())
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_reads_are_those_of_numpy_with_writes_in_between(trial: st.DataObject) -> None:
-    name = trial.draw(st.sampled_from(["int16", "float32", "bool", "r24"]))
-    data = trial.draw(values(name, trial.draw(shapes(max_dims=3)))).copy()
-    store = xzarr3.MemoryStore()
-    xzarr3.create_array(store, "a", shape=data.shape, **trial.draw(layouts(name, data.shape)))[...] = data
-    size = trial.draw(st.sampled_from([1, 600, 2000, 2**20]))
-    array = xzarr3.open_array(store, "a", mode="r+", chunk_cache=size)
-    for _ in range(trial.draw(st.integers(1, 8))):
-        selection = trial.draw(selections(array.shape))
-        kind = trial.draw(st.sampled_from(["read", "read", "write", "other", "resize", "oindex", "vindex"]))
-        if kind in ("write", "other"):
-            new = trial.draw(values(name, data[selection].shape))
-            handle = array if kind == "write" else xzarr3.open_array(store, "a", mode="r+")
-            handle[selection] = new
-            data[selection] = new
-        elif kind == "resize":
-            array.resize(tuple(trial.draw(st.integers(0, 10)) for _ in data.shape))
-            old, data = data, np.full(array.shape, array.fill_value, array.dtype)
-            both = tuple(slice(min(pair)) for pair in zip(old.shape, data.shape, strict=True))
-            data[both] = old[both]
-            assert same_bits(array[...], data)
-        elif kind == "read" or not data.size or not data.ndim:
-            assert same_bits(array[selection], data[selection])
-        else:
-            number = trial.draw(st.integers(1, 5))
-            lists = [st.lists(st.integers(0, n - 1), min_size=number, max_size=number) for n in data.shape]
-            points = tuple(np.array(trial.draw(each)) for each in lists)
-            index = points if kind == "vindex" else np.ix_(*points)
-            assert same_bits(getattr(array, kind)[points], data[index])
-    cache = array.chunk_cache
-    assert cache is not None
-    assert cache.nbytes == sum(each.values.nbytes + 512 for each in cache._kept.values()) <= cache.size
 
 
 @pytest.mark.parametrize("size", ["11 KiB", "1 MiB"])

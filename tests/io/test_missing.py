@@ -55,9 +55,6 @@ def opened(array: xzarr3.Array, how: str = "error") -> xzarr3.Array:
     return xzarr3.open_array(array.store, array.path, missing=how)  # type: ignore[arg-type]
 
 
-# What is told
-
-
 def test_fill_is_the_default() -> None:
     array = some()
     with warnings.catch_warnings():
@@ -115,9 +112,6 @@ def test_a_warning_comes_once_for_each_read_and_names_the_caller(stored: xzarr3.
     assert [each.filename for each in caught] == [__file__]
     assert np.isnan(values[2, 2:]).all()
     assert not np.isnan(values[2, :2]).any()
-
-
-# Which units
 
 
 @pytest.mark.slow
@@ -204,9 +198,6 @@ def test_writing_reads_what_is_absent_as_before() -> None:
     np.testing.assert_array_equal(strict[2:4], [[5, -1, -1, -1, -1], [5, -1, -1, -1, 7]])
 
 
-# What carries it
-
-
 def test_arrays_carry_it() -> None:
     plain = some()
     strict = opened(plain)
@@ -263,9 +254,6 @@ def test_what_there_is_not_is_refused_before_anything_happens(wrong: Any) -> Non
         with pytest.raises(ValueError, match=r"missing=.*; accepted: 'fill', 'warn', 'error'"):
             call()
     assert not [*store.list_prefix("")]
-
-
-# An array that is gone
 
 
 @pytest.mark.parametrize("how", ["fill", "warn", "error"])

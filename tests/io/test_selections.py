@@ -32,9 +32,6 @@ THOROUGH = settings(
 every_way = pytest.mark.usefixtures("ways")
 
 
-# Arrays of every kind
-
-
 class Case(NamedTuple):
     """An array, and the same in numpy."""
 
@@ -109,6 +106,7 @@ def cases(draw: st.DrawFn, *, min_dims: int = 0, kinds: tuple[str, ...] = KINDS)
             region = tuple(slice(0, draw(st.integers(0, size))) for size in shape)
             model[region] = np.full((), array.fill_value, array.dtype)
             array[region] = array.fill_value
+    array = xzarr3.open_array(store, mode="r+", chunk_cache=draw(st.sampled_from([None, 600, 2**20])))
     return Case(array, np.array(model), name)
 
 
@@ -136,9 +134,6 @@ def same(found: Any, expected: Any) -> None:
         assert found.tolist() == expected.tolist()
     else:
         assert found.tobytes() == expected.tobytes()
-
-
-# Selections of every kind
 
 
 def integers_of(size: int) -> st.SearchStrategy[int]:
@@ -210,9 +205,7 @@ def numpy_indices(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
 
 
 @st.composite
-def indices_each(
-    draw: st.DrawFn, shape: tuple[int, ...], common: tuple[int, ...] | None = None
-) -> tuple[Any, ...]:
+def indices_each(draw: st.DrawFn, shape: tuple[int, ...], common: Any = None) -> tuple[Any, ...]:
     """A slice, an integer or an array for each dimension: arrays of one shape, or of any length, or masks."""
     found: list[Any] = []
     for size in shape:
@@ -244,9 +237,6 @@ def blocks_of(draw: st.DrawFn, array: xzarr3.Array) -> tuple[tuple[Any, ...], tu
             selection[-1], last = draw(st.sampled_from([first, first - number])), first + 1
         region.append(slice(ends[first], ends[last]))
     return tuple(selection), tuple(region)
-
-
-# What they mean, said with numpy
 
 
 def each_index(selection: tuple[Any, ...], shape: tuple[int, ...]) -> list[np.ndarray[Any, Any]]:
@@ -412,16 +402,6 @@ def test_as_many_elements_as_a_chunk_has_are_not_the_chunk(options: dict[str, An
             reader[index] = new
             model[index] = new
             same(array.get(), model)
-    square = np.arange(36).reshape(6, 6)
-    options = {**options, "shards": 6} if "shards" in options else options
-    array = xzarr3.create_array(xzarr3.MemoryStore(), data=square, chunks=3, **options)
-    for at in ([0, 0, 2], [0, 1, 1, 3, 3, 3]):
-        same(array.oindex[at, at], square[np.ix_(at, at)])
-        same(array.oindex[at, 3:], square[at, 3:])
-        same(array.vindex[at, ::-1], square[at, ::-1])
-
-
-# What numpy's rules say where the points go
 
 
 BASIC: list[Any] = [
@@ -453,9 +433,6 @@ def test_elements_go_where_numpy_puts_them(shape: tuple[int, ...], selection: An
     array[selection] = new
     model[selection] = new
     same(array.get(), model)
-
-
-# What is refused
 
 
 def array_to_refuse() -> xzarr3.Array:
@@ -604,9 +581,6 @@ def test_a_refused_write_to_a_directory_leaves_no_trace(tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == files
 
 
-# Bounds
-
-
 def peak_of(read: Callable[[], Any]) -> tuple[Any, int]:
     """What reading gives, and the most bytes that it takes at a time."""
     tracemalloc.start()
@@ -619,9 +593,7 @@ def peak_of(read: Callable[[], Any]) -> tuple[Any, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", [nullcontext, python_executor])
 @pytest.mark.parametrize("options", [{"chunks": 100_000}, {"chunks": 10_000, "shards": 1_000_000}], ids=repr)
-def test_masks_and_indices_take_no_more_memory_than_they_must(
-    tmp_path: Path, options: dict[str, Any], executor: Any
-) -> None:
+def test_masks_and_indices_take_little_memory(tmp_path: Path, options: Any, executor: Any) -> None:
     number = 2 * 10**6
     model = np.arange(number, dtype="i4")
     array = xzarr3.create_array(tmp_path / "a", data=model, compressors=None, **options)

@@ -42,9 +42,6 @@ def finish(*works: Callable[[], Any]) -> list[Any]:
         return [future.result(TOO_LONG) for future in [pool.submit(work) for work in works]]
 
 
-# Threads
-
-
 def test_a_read_in_every_thread_of_the_pool_that_asks_for_more_threads() -> None:
     data = np.random.default_rng(0).random((64, 4096))
     array = xzarr3.create_array(MemoryStore(), data=data, chunks=(1, 4096))
@@ -111,9 +108,6 @@ def test_numbers_of_threads_that_are_none(threads: Any) -> None:
             call()
 
 
-# Locks
-
-
 class Forwarding(MemoryStore):
     """Stores what it gets in another array as well."""
 
@@ -166,9 +160,6 @@ def test_a_forked_child_writes_while_its_parent_holds_the_lock_of_the_same_chunk
             assert run_child(child).checked() == 5
         finally:
             done.set()
-
-
-# Memory
 
 
 def test_a_codec_may_read_another_array(tmp_path: Path) -> None:
@@ -247,9 +238,6 @@ def test_shards_and_blocks_of_n5_are_not_compressed_once_more(serializer: Any) -
     assert array[5] == 5
 
 
-# Descriptors
-
-
 def leave_descriptors(number: int) -> None:
     """This process may open so many files more."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -284,9 +272,6 @@ def test_a_writer_gets_by_with_few_descriptors(tmp_path: Path) -> None:
     assert run_child(work).checked() == 21
 
 
-# Indexes of shards
-
-
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch, python_executor: None) -> list[int]:
     """The sizes of the indexes that are decoded, with an empty cache that takes shards of any age.
@@ -315,9 +300,7 @@ def sharded(path: Path, data: Any = OLD) -> xzarr3.Array:
     return xzarr3.open_array(path)
 
 
-def test_a_shard_changed_just_now_is_looked_at_again(
-    tmp_path: Path, decoded: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_changed_just_now_is_looked_at_again(tmp_path: Path, decoded: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(files, "_SETTLED", 3600 * 10**9)
     array = sharded(tmp_path / "a")
     decoded.clear()
@@ -399,9 +382,7 @@ def test_an_index_is_not_taken_for_that_of_another_layout(tmp_path: Path, decode
     assert np.array_equal(xzarr3.open_array(tmp_path / "a")[2:4, 4:6], data[2:4, 4:6])
 
 
-def test_a_forked_child_reads_while_its_parent_looks_into_the_cache(
-    tmp_path: Path, decoded: list[int]
-) -> None:
+def test_a_forked_child_reads_while_its_parent_looks_into_the_cache(tmp_path: Path, decoded: Any) -> None:
     array = sharded(tmp_path / "a")
     with shards._indexes._lock:
         assert run_child(lambda: int(array[3, 5])).checked() == 29
