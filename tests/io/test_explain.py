@@ -103,32 +103,6 @@ def basic(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
     return tuple(found)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[*HealthCheck])
-@given(st.data())
-def test_what_is_explained_is_what_is_asked_for(tmp_path_factory: Any, data: st.DataObject) -> None:
-    store, array = data.draw(filled(tmp_path_factory.mktemp("explained")))
-    shape, threads = array.shape, st.sampled_from([1, 1, 4])
-    with large_as_small(windows=data.draw(st.booleans())), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(io_fetch, "_FREE", 16)
-        for selection in (data.draw(basic(shape)), data.draw(basic(shape)), ...):
-            check(store, array, selection, threads=data.draw(threads))
-        number = data.draw(st.integers(0, 5)) if 0 not in shape else 0
-        points = tuple([data.draw(st.integers(0, size - 1)) for _ in range(number)] for size in shape)
-        check(store, array, tuple(map(np.array, points)) if number else ..., threads=data.draw(threads))
-        selections = [points]
-        if shape:
-            selections.append((*points[:-1], slice(None, None, data.draw(st.sampled_from([1, 2, -1])))))  # type: ignore[arg-type]
-            mask = np.zeros(shape, bool)
-            mask[points] = True
-            check(store, array, mask)
-            blocks = data.draw(basic(array.shard_grid_shape))
-            blocks = tuple(slice(b.start, b.stop) if isinstance(b, slice) else b for b in blocks)
-            check(store, array.blocks, blocks)
-        for each in selections:
-            check(store, array.vindex, each)
-            check(store, array.oindex, each)
-
-
 @pytest.mark.parametrize("seconds", [0, 3600], ids=["an older file", "written just now"])
 @pytest.mark.parametrize("threads", [1, 4])
 def test_an_index_is_asked_for_once_however_old(
@@ -419,6 +393,32 @@ def test_a_server_that_does_not_say_when_a_part_was_stored(fault_server: FaultSe
         assert array[3:5].tolist() == [3.0, 4.0]
     finally:
         fault_server.clear_faults()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[*HealthCheck])
+@given(st.data())
+def test_what_is_explained_is_what_is_asked_for(tmp_path_factory: Any, data: st.DataObject) -> None:
+    store, array = data.draw(filled(tmp_path_factory.mktemp("explained")))
+    shape, threads = array.shape, st.sampled_from([1, 1, 4])
+    with large_as_small(windows=data.draw(st.booleans())), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(io_fetch, "_FREE", 16)
+        for selection in (data.draw(basic(shape)), data.draw(basic(shape)), ...):
+            check(store, array, selection, threads=data.draw(threads))
+        number = data.draw(st.integers(0, 5)) if 0 not in shape else 0
+        points = tuple([data.draw(st.integers(0, size - 1)) for _ in range(number)] for size in shape)
+        check(store, array, tuple(map(np.array, points)) if number else ..., threads=data.draw(threads))
+        selections = [points]
+        if shape:
+            selections.append((*points[:-1], slice(None, None, data.draw(st.sampled_from([1, 2, -1])))))  # type: ignore[arg-type]
+            mask = np.zeros(shape, bool)
+            mask[points] = True
+            check(store, array, mask)
+            blocks = data.draw(basic(array.shard_grid_shape))
+            blocks = tuple(slice(b.start, b.stop) if isinstance(b, slice) else b for b in blocks)
+            check(store, array.blocks, blocks)
+        for each in selections:
+            check(store, array.vindex, each)
+            check(store, array.oindex, each)
 
 
 @pytest.mark.slow
