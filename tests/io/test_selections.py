@@ -54,6 +54,7 @@ def other_layouts(draw: st.DrawFn, kind: str, dtype: Any, shape: tuple[int, ...]
     options = {"dtype": dtype, "chunks": chunks, "compressors": draw(st.sampled_from([None, "zstd"]))}
     if kind == "v2":
         options["dtype"] = native(dtype).newbyteorder(draw(st.sampled_from("<>")))
+        options["compressors"] = draw(st.sampled_from([None, "numcodecs.zlib", "zstd"]))
         options["order"] = draw(st.sampled_from("CF"))
         options["zarr_format"] = 2
     elif draw(st.booleans()):
