@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,10 @@ from _conformance import (
 )
 from _unprivileged import run_child, run_unprivileged
 
-from xzarr3 import Store
+from xzarr3 import MemoryStore, Store
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.stores import WrapperStore, cut
+from xzarr3.errors import ChangedError
+from xzarr3.stores import Traits, Value, WrapperStore, cut
 from xzarr3.testing import CHECKS, check_store
 
 ARRAYS: dict[str, dict[str, Any]] = {
@@ -97,6 +99,76 @@ class Files(Store):
         for above, _, names in os.walk(self.root):
             for name in names:
                 yield os.path.relpath(os.path.join(above, name), self.root)
+
+
+class Remote(MemoryStore):
+    """As a server far away: versions, requests that are counted, and a part that comes with the first answer.
+
+    ``after`` is called before an answer is given.
+    """
+
+    traits = Traits(concurrency=8, request_bytes=64, over_read=3.0, conditional="processes")
+
+    def __init__(self, values: dict[str, bytes] | None = None) -> None:
+        super().__init__()
+        self._values.update(values or {})
+        self.requests: list[tuple[Any, ...]] = []
+        self.after: Callable[[str], object] = lambda key: None
+        self.changes: Counter[str] = Counter()
+
+    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
+        super().put(key, pieces)
+        self.changes[key] += 1
+
+    def erase(self, *keys: str) -> None:
+        super().erase(*keys)
+        self.changes.update(keys)
+
+    def ask(self, key: str, *what: object) -> tuple[Buffer | None, str]:
+        self.requests.append((key, *what))
+        found = self._values.get(key), f"etag {self.changes[key]}"
+        self.after(key)
+        return found
+
+    def get(self, key: str, byte_range: Any = None) -> Buffer | None:
+        value, _ = self.ask(key, *(byte_range or ()))
+        return value if value is None or byte_range is None else cut(value, byte_range)
+
+    def open(self, key: str, first: Any = None, version: object = None) -> Value | None:
+        if first is not None and version is not None:
+            return RemoteValue(self, key, version, None, None)
+        value, found = self.ask(key, *(() if first == (0, None) else first or ("open",)))
+        if value is None:
+            return None
+        part = None if first is None else (*first, cut(value, first))
+        return RemoteValue(self, key, found, part, len(value))
+
+
+class RemoteValue(Value):
+    version: Any = None
+
+    def __init__(self, store: Remote, key: str, version: object, first: Any, size: int | None) -> None:
+        self._store, self._key, self.version, self._first, self.size = store, key, version, first, size
+
+    def read(self, start: int, length: int | None = None) -> Buffer:
+        if self._first is not None and self._first[0] == start and self.size is not None:
+            wanted = -start if start < 0 else self.size if length is None else min(length, self.size)
+            if wanted <= len(self._first[2]):
+                return cut(self._first[2], (0, length))
+        value, version = self._store.ask(self._key, start, length)
+        if value is None or version != self.version:
+            raise ChangedError(f"{self._key} changed")
+        self.size = len(value)
+        return cut(value, (start, length))
+
+
+class Unsized(Remote):
+    """Says the size of no value, but tells versions."""
+
+    def open(self, key: str, first: Any = None, version: object = None) -> Value | None:
+        value = super().open(key, first, version)
+        value.size = None
+        return value
 
 
 def every_check(make: Callable[[Path], Store], *, leave_out: Iterable[str] = ()) -> Any:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+
+import pytest
 
 
 class Thing:
@@ -42,3 +44,13 @@ def case(name: object) -> Iterator[None]:
     except BaseException as error:
         error.add_note(f"case: {name}")
         raise
+
+
+def refused(kind: type[BaseException], words: str | None, *calls: Callable[[], object]) -> list[BaseException]:
+    """What the calls raise: each an error of this kind, in whose text the words (a pattern) are."""
+    found: list[BaseException] = []
+    for at, call in enumerate(calls):
+        with case(at), pytest.raises(kind, match=words) as caught:
+            call()
+        found.append(caught.value)
+    return found

@@ -13,7 +13,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,10 +21,11 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from _conformance import VALUE, contents, run_numbered, run_threads
-from _kinds import ARRAYS, Four, every_check, fork_beside
+from _conformance import VALUE, contents, run_threads
+from _kinds import ARRAYS, Four, Remote, Unsized, every_check, fork_beside
 from _processes import Process, processes, run_processes
 from _servers import S3Server, WebServer
+from _things import refused
 from _unprivileged import run_child, run_unprivileged
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -35,7 +35,7 @@ import xzarr3
 from xzarr3 import LocalStore, MemoryStore, Store, StoreError, ZipStore
 from xzarr3._types import Buffer
 from xzarr3.errors import ChangedError, StorePermissionError
-from xzarr3.stores import CacheStore, Traits, Value, cut, update, versioned
+from xzarr3.stores import CacheStore, Value, cut, update, versioned
 from xzarr3.stores import cache as caches
 from xzarr3.stores.cache import FOLDER
 from xzarr3.stores.values import OversizedError
@@ -47,67 +47,6 @@ test_check_store_in_a_directory = every_check(
 test_check_store_in_a_store = every_check(lambda base: CacheStore(LocalStore(base), directory=MemoryStore()))
 
 
-class Remote(MemoryStore):
-    """As a server far away: versions, requests that are counted, and a part that comes with the first answer.
-
-    ``after`` is called before an answer is given.
-    """
-
-    traits = Traits(concurrency=8, request_bytes=64, conditional="processes")
-
-    def __init__(self, values: dict[str, bytes] | None = None) -> None:
-        super().__init__()
-        self._values.update(values or {})
-        self.requests: list[tuple[Any, ...]] = []
-        self.after: Callable[[str], object] = lambda key: None
-        self.changes: Counter[str] = Counter()
-
-    def put(self, key: str, pieces: Sequence[Buffer]) -> None:
-        super().put(key, pieces)
-        self.changes[key] += 1
-
-    def erase(self, *keys: str) -> None:
-        super().erase(*keys)
-        self.changes.update(keys)
-
-    def ask(self, key: str, *what: object) -> tuple[Buffer | None, str]:
-        self.requests.append((key, *what))
-        found = self._values.get(key), f"etag {self.changes[key]}"
-        self.after(key)
-        return found
-
-    def get(self, key: str, byte_range: Any = None) -> Buffer | None:
-        value, _ = self.ask(key, *(byte_range or ()))
-        return value if value is None or byte_range is None else cut(value, byte_range)
-
-    def open(self, key: str, first: Any = None, version: object = None) -> Value | None:
-        if first is not None and version is not None:
-            return RemoteValue(self, key, version, None, None)
-        value, found = self.ask(key, *(() if first == (0, None) else first or ("open",)))
-        if value is None:
-            return None
-        part = None if first is None else (*first, cut(value, first))
-        return RemoteValue(self, key, found, part, len(value))
-
-
-class RemoteValue(Value):
-    version: Any = None
-
-    def __init__(self, store: Remote, key: str, version: object, first: Any, size: int | None) -> None:
-        self._store, self._key, self.version, self._first, self.size = store, key, version, first, size
-
-    def read(self, start: int, length: int | None = None) -> Buffer:
-        if self._first is not None and self._first[0] == start and self.size is not None:
-            wanted = -start if start < 0 else self.size if length is None else min(length, self.size)
-            if wanted <= len(self._first[2]):
-                return cut(self._first[2], (0, length))
-        value, version = self._store.ask(self._key, start, length)
-        if value is None or version != self.version:
-            raise ChangedError(f"{self._key} changed")
-        self.size = len(value)
-        return cut(value, (start, length))
-
-
 class Clock:
     now = 1000.0
 
@@ -117,8 +56,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    found = Clock()
-    monkeypatch.setattr(caches, "clock", found)
+    monkeypatch.setattr(caches, "clock", found := Clock())
     return found
 
 
@@ -127,9 +65,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     """Where a cache keeps its values."""
     where = {"memory": None, "directory": tmp_path / "cache", "store": MemoryStore()}
     return {"directory": where[request.param]}
-
-
-# Hits, misses and age
 
 
 def test_values_are_asked_for_once(place: dict[str, Any]) -> None:
@@ -160,10 +95,9 @@ def test_old_values_are_asked_for_again(place: dict[str, Any], clock: Clock) -> 
     assert cache.get("a") == b"2", "what comes from the future is not trusted"
     inner.erase("a")
     assert cache.get("a") == b"2"
-    clock.now += 61
-    assert cache.get("a") is None
-    clock.now -= 61
-    assert cache.get("a") is None, "what has gone is forgotten"
+    for passed in (61, -61):
+        clock.now += passed
+        assert cache.get("a") is None, "what has gone is forgotten"
     inner.set("a", b"3")
     inner.after = lambda key: setattr(clock, "now", clock.now + 59)
     cache.get("a")
@@ -218,9 +152,6 @@ def test_dask_takes_no_old_value_for_a_new_one(tmp_path: Path) -> None:
     assert dask.base.tokenize(new) == dask.base.tokenize(new)
 
 
-# Parts
-
-
 def test_parts_are_kept(place: dict[str, Any]) -> None:
     value = random.Random(3).randbytes(5000)
     inner = Remote({"a": value})
@@ -247,8 +178,7 @@ def test_parts_of_two_versions_are_never_mixed(place: dict[str, Any], clock: Clo
     assert cache.get("a", (0, 10)) == b"1" * 10, "this part is kept"
     with cache.open("a", (0, 10)) as reader:
         assert reader.read(0, 10) == b"1" * 10
-        with pytest.raises(ChangedError, match="a changed"):
-            reader.read(10, 10)
+        refused(ChangedError, "a changed", lambda: reader.read(10, 10))
     assert cache.get("a", (0, 10)) == b"2" * 10, "then the old version is forgotten"
     inner.set("a", b"3" * 900)
     assert cache.get("a", (20, 10)) == b"3" * 10, "nothing was told of the old version: the new one will do"
@@ -261,15 +191,9 @@ def test_parts_of_two_versions_are_never_mixed(place: dict[str, Any], clock: Clo
 
 @pytest.mark.parametrize("max_age", [0, 60, None])
 @pytest.mark.parametrize(
-    "version_of",
-    [lambda at: (float("nan"), at), lambda at: (-1) ** at * float("inf"), lambda at: np.int64(at)],
-    ids=["NaN", "infinity", "numpy"],
+    "versions", [[(np.nan, 0), (np.nan, 1)], [np.inf, -np.inf], [np.int64(0), np.int64(1)]], ids=repr
 )
-def test_versions_that_an_entry_cannot_have_count_as_none(
-    version_of: Any, max_age: Any, place: dict[str, Any]
-) -> None:
-    versions = [version_of(at) for at in range(2)]
-
+def test_versions_that_an_entry_cannot_have_count_as_none(versions: Any, max_age: Any, place: Any) -> None:
     class Odd(Remote):
         def ask(self, key: str, *what: object) -> tuple[Buffer | None, Any]:
             return super().ask(key, *what)[0], versions[self.changes[key]]
@@ -294,8 +218,7 @@ def test_store_that_opens_whatever_version_there_is(place: dict[str, Any]) -> No
     inner.open = lambda key, first=None, version=None: opened(key, first)
     with cache.open("a", (0, 10)) as value:
         assert value.read(0, 10) == b"1" * 10
-        with pytest.raises(ChangedError, match="was replaced while it was read"):
-            value.read(10, 10)
+        refused(ChangedError, "was replaced while it was read", lambda: value.read(10, 10))
     assert cache.get("a", (0, 10)) == b"2" * 10
 
 
@@ -314,41 +237,23 @@ def test_what_was_compared_is_fresh_again(place: dict[str, Any], clock: Clock) -
     assert inner.requests == [("a", 0, 1), ("parts", 0, 10)]
 
 
-# Writes
-
-
-WRITES: dict[str, Callable[[Store], object]] = {
+CHANGES: dict[str, Callable[[Store], object]] = {
     "set": lambda store: store.set("a", b"new"),
     "set_values": lambda store: store.set_values([("a", b"new"), ("b", b"x")]),
     "set_partial_values": lambda store: store.set_partial_values([("a", 0, b"new")]),
     "put": lambda store: store.put("a", [b"new"], if_version=versioned(store, "a")[1]),
     "update": lambda store: update(store, "a", lambda stored: [b"new"]),
     "copy": lambda store: store.copy("q", "a"),
-}
-
-ERASES: dict[str, Callable[[Store], object]] = {
     "erase": lambda store: store.erase("a"),
     "erase_values": lambda store: store.erase_values(["b", "a"]),
     "erase_prefix": lambda store: store.erase_prefix("p/"),
-    "put": lambda store: store.put("a", None, if_version=versioned(store, "a")[1]),
-    "update": lambda store: update(store, "a", lambda stored: None),
+    "put nothing": lambda store: store.put("a", None, if_version=versioned(store, "a")[1]),
+    "update to nothing": lambda store: update(store, "a", lambda stored: None),
 }
-CHANGES = [*WRITES.values(), *ERASES.values()]
-# Those that do not wait for a read on its way:
-AT_ONCE = pytest.mark.parametrize(
-    ("write", "key"),
-    [
-        (WRITES["set"], "a"),
-        (WRITES["set_values"], "a"),
-        (ERASES["erase"], "a"),
-        (ERASES["erase_prefix"], "p/a"),
-    ],
-    ids=["set", "set_values", "erase", "erase_prefix"],
-)
 
 
 @pytest.mark.parametrize("kind", [Remote, MemoryStore])
-@pytest.mark.parametrize("change", CHANGES, ids=[*WRITES, *(f"erasing by {name}" for name in ERASES)])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_changes_take_effect_at_once(change: Any, kind: Any, place: dict[str, Any]) -> None:
     values = {"a": b"old", "p/a": b"1", "p/b/c": b"2" * 100, "q": b"3"}
     inner = kind(dict(values))
@@ -383,87 +288,52 @@ def test_update_asks_the_inner_store(place: dict[str, Any]) -> None:
     assert bytes(versioned(cache, "a")[0] or b"") == b"4" == cache.get("a")
 
 
-def expect_no_old_value(inner: Remote, cache: CacheStore, key: str, answers: list[Any]) -> None:
+@pytest.mark.parametrize("way", ["set", "set_values", "erase", "erase_prefix"])
+@pytest.mark.parametrize("read", ["before to after", "within", "within to after"])
+def test_read_beside_a_write_does_not_bring_back_the_old_value(read: str, way: str, place: Any) -> None:
     """A read that overlaps a write may return the old value, but nobody may get it from the cache later."""
-    (answer,) = answers
-    assert answer in (b"old", b"new", None)
+    inner = Remote({"a": b"old", "p/a": b"old"})
+    cache = CacheStore(inner, max_age=None, **place)
+    key, lock = "p/a" if way == "erase_prefix" else "a", inner._lock
+    asked, may_end = threading.Event(), threading.Event()
+    answers: list[Any] = []
+    reader = threading.Thread(target=lambda: answers.append(cache.get(key)))
+
+    def begin() -> None:
+        inner._lock = lock
+        reader.start()
+        assert asked.wait(120)
+        if read == "within":
+            may_end.set()
+            reader.join()
+
+    class Within:
+        """The store below still has the old value."""
+
+        def __enter__(self) -> None:
+            begin()
+            lock.__enter__()
+
+        def __exit__(self, *args: object) -> None:
+            lock.__exit__(*args)
+
+    def answer(key: str) -> None:
+        if threading.current_thread() is reader:
+            asked.set()
+            assert may_end.wait(120)
+
+    inner.after = answer
+    if read == "before to after":
+        begin()
+    else:
+        inner._lock = Within()
+    CHANGES[way](cache)
+    may_end.set()
+    reader.join()
+    assert answers[0] in (b"old", b"new", None)
     expected = inner._values.get(key)
     assert expected != b"old"
     assert [cache.get(key), cache.get(key)] == [expected] * 2
-
-
-@AT_ONCE
-def test_read_around_a_write_does_not_bring_back_the_old_value(
-    write: Any, key: str, place: dict[str, Any]
-) -> None:
-    inner = Remote({"a": b"old", "p/a": b"old"})
-    cache = CacheStore(inner, max_age=None, **place)
-    asked, written = threading.Event(), threading.Event()
-    answers: list[Any] = []
-
-    def slow(key: str) -> None:
-        if threading.current_thread() is reader:
-            asked.set()
-            assert written.wait(120)
-
-    reader = threading.Thread(target=lambda: answers.append(cache.get(key)))
-    inner.after = slow
-    reader.start()
-    assert asked.wait(120)
-    write(cache)
-    inner.after = lambda key: None
-    written.set()
-    reader.join()
-    expect_no_old_value(inner, cache, key, answers)
-
-
-@AT_ONCE
-def test_read_within_a_write_does_not_bring_back_the_old_value(
-    write: Any, key: str, place: dict[str, Any]
-) -> None:
-    """The answer comes while the store below still has the old value."""
-    inner = Remote({"a": b"old", "p/a": b"old"})
-    cache = CacheStore(inner, max_age=None, **place)
-    answers: list[Any] = []
-    original = inner._lock
-
-    class Within:
-        def __enter__(self) -> None:
-            if not answers:
-                inner._lock = original
-                answers.append(cache.get(key))
-                inner._lock = self
-            original.__enter__()
-
-        def __exit__(self, *args: object) -> None:
-            original.__exit__(*args)
-
-    inner._lock = Within()
-    write(cache)
-    inner._lock = original
-    expect_no_old_value(inner, cache, key, answers)
-
-
-def test_slow_read_that_begins_within_a_write(place: dict[str, Any]) -> None:
-    """And ends after it."""
-    asked, written = threading.Event(), threading.Event()
-
-    class Written(Remote):
-        def put(self, key: str, pieces: Sequence[Buffer]) -> None:
-            self.after = lambda key: (asked.set(), written.wait(120))
-            reader.start()
-            assert asked.wait(120)
-            super().put(key, pieces)
-
-    inner = Written({"a": b"old"})
-    cache = CacheStore(inner, max_age=None, **place)
-    answers: list[Any] = []
-    reader = threading.Thread(target=lambda: answers.append(cache.get("a")))
-    cache.set("a", b"new")
-    inner.after = lambda key: None
-    written.set()
-    reader.join()
-    expect_no_old_value(inner, cache, "a", answers)
 
 
 def test_slow_read_of_a_part_does_not_bring_back_the_old_value(place: dict[str, Any]) -> None:
@@ -475,32 +345,7 @@ def test_slow_read_of_a_part_does_not_bring_back_the_old_value(place: dict[str, 
         cache.set("a", b"2" * 1000)
 
     inner.after = replace
-    assert cache.get("a", (0, 10)) == b"1" * 10
-    assert cache.get("a", (0, 10)) == b"2" * 10
-
-
-@pytest.mark.slow
-def test_who_has_written_never_reads_the_old_value_again(place: dict[str, Any]) -> None:
-    """Also not from another thread that asked before and whose answer is still on its way."""
-    inner = Remote({f"k{at}": b"0" for at in range(3)})
-    inner.after = lambda key: time.sleep(random.random() * 0.002)
-    cache = CacheStore(inner, max_age=None, **place)
-    written = dict.fromkeys(range(3), 0)
-
-    def write(at: int) -> None:
-        for number in range(1, 200):
-            cache.set(f"k{at}", str(number).encode())
-            written[at] = number
-            time.sleep(random.random() * 0.003)
-
-    def read() -> None:
-        while min(written.values()) < 199:
-            at = random.randrange(3)
-            least = written[at]
-            assert int(bytes(cache.get(f"k{at}"))) >= least
-
-    run_numbered(lambda at: write(at) if at < 3 else read(), 9)
-    assert cache.hits > 0
+    assert [cache.get("a", (0, 10)) for _ in range(2)] == [b"1" * 10, b"2" * 10]
 
 
 def test_failed_write_leaves_nothing_behind(place: dict[str, Any]) -> None:
@@ -512,14 +357,10 @@ def test_failed_write_leaves_nothing_behind(place: dict[str, Any]) -> None:
     inner = Failing({"a": b"old"})
     cache = CacheStore(inner, max_age=None, **place)
     cache.get("a")
-    with pytest.raises(StoreError, match="no answer"):
-        cache.set("a", b"perhaps stored")
+    refused(StoreError, "no answer", lambda: cache.set("a", b"perhaps stored"))
     assert cache.get("a") == b"perhaps stored"
     assert cache.get("a") == b"perhaps stored"
     assert cache.hits == 1
-
-
-# Many at the same time
 
 
 def test_many_threads_ask_once(place: dict[str, Any]) -> None:
@@ -538,13 +379,7 @@ def test_many_threads_ask_once(place: dict[str, Any]) -> None:
 
     inner.after = fail
     errors: list[Any] = []
-
-    def work() -> None:
-        with pytest.raises(StoreError, match="no answer") as caught:
-            cache.get("b")
-        errors.append(caught.value)
-
-    run_threads(*[work] * 8)
+    run_threads(*[lambda: errors.extend(refused(StoreError, "no answer", lambda: cache.get("b")))] * 8)
     assert len({id(error) for error in errors}) == 8
     inner.after = lambda key: None
     assert cache.get("b") == VALUE
@@ -555,8 +390,7 @@ def test_values_that_are_too_large_are_refused_kept_or_not(place: dict[str, Any]
     inner = Remote({"a": b"x" * 5000, "e": b""})
     cache = CacheStore(inner, max_age=60, **place)
     for _ in range(2):
-        with pytest.raises(OversizedError, match="found 5000 bytes, at most 100 bytes"):
-            cache.get("a", limit=100)
+        refused(OversizedError, "found 5000 bytes, at most 100 bytes", lambda: cache.get("a", limit=100))
     for _ in range(2):
         found = [cache.get(key, limit=5000) for key in ("a", "no", "e")]
         assert found == [b"x" * 5000, None, b""]
@@ -564,8 +398,7 @@ def test_values_that_are_too_large_are_refused_kept_or_not(place: dict[str, Any]
     limited = [("a", 0, 100), ("a", 0, 100), ("a", 0, 5000), ("no", 0, 5000), ("e", 0, 5000)]
     assert inner.requests == [*limited, ("a", 0, 1), ("no", 0, 5000), ("e", 0, 5000)]
     cache.get("a")
-    with pytest.raises(OversizedError):
-        cache.get("a", limit=100)
+    refused(OversizedError, None, lambda: cache.get("a", limit=100))
 
 
 class Rangeless(Remote):
@@ -575,27 +408,14 @@ class Rangeless(Remote):
         raise StoreError("no ranges here")
 
 
-class Unsized(Remote):
-    """Says the size of no value, but tells versions."""
-
-    def open(self, key: str, first: Any = None, version: object = None) -> Value | None:
-        value = super().open(key, first, version)
-        value.size = None
-        return value
-
-
 @pytest.mark.parametrize(("kind", "hits"), [(Rangeless, 2), (Unsized, 1)])
 def test_value_that_is_cut_at_a_limit_is_not_kept(kind: Any, hits: int, place: dict[str, Any]) -> None:
     cache = CacheStore(kind({"a": b"x" * 5000}), max_age=60, **place)
     for _ in range(2):
-        with pytest.raises(OversizedError):
-            cache.get("a", limit=20)
+        refused(OversizedError, None, lambda: cache.get("a", limit=20))
         assert cache.get("a", limit=5000) == b"x" * 5000
     assert cache.get("a") == b"x" * 5000
     assert cache.hits >= hits
-
-
-# Bytes
 
 
 def files(directory: Path) -> list[Path]:
@@ -685,9 +505,6 @@ def test_processes_share_a_directory(tmp_path: Path) -> None:
         assert cache.get(key) == cache.inner.get(key), "nothing old is left"
 
 
-# The directory
-
-
 def filled(base: Path, **options: Any) -> tuple[CacheStore, Remote]:
     """A cache of two values in a directory, and the store below."""
     inner = Remote({"a": VALUE, "b": b"b" * 5000})
@@ -738,8 +555,7 @@ def test_directory_is_for_this_user_alone(tmp_path: Path) -> None:
         with pytest.raises(StorePermissionError, match="belongs to user 65534"):
             CacheStore(MemoryStore(), directory=tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError):
-        CacheStore(MemoryStore(), directory=tmp_path / "file")
+    refused(StoreError, None, lambda: CacheStore(MemoryStore(), directory=tmp_path / "file"))
 
 
 def test_links_are_not_followed() -> None:
@@ -788,8 +604,7 @@ def test_lost_rights_keep_nothing() -> None:
         cache, inner = filled(base / "store")
         for above, _, _ in os.walk(base / "store" / "cache"):
             os.chmod(above, 0o500)
-        with pytest.raises(StoreError, match=FOLDER):
-            cache.set("a", b"new")
+        refused(StoreError, FOLDER, lambda: cache.set("a", b"new"))
         assert inner._values["a"] == VALUE
         inner._values["c"] = b"c"
         found: list[object] = [bytes(cache.get(key) or b"") for key in "acc"]
@@ -841,14 +656,10 @@ def test_suspended_process_stops_no_reader_and_a_writer_for_a_while(
         for at in range(5):
             assert cache.get(f"k/{at}") == bytes([at]) * 100
         assert cache.hits == 1, "what is kept is found"
-        with pytest.raises(StoreError, match="lock"):
-            cache.set("k/0", b"new")
+        refused(StoreError, "lock", lambda: cache.set("k/0", b"new"))
         assert inner._values["k/0"] == bytes(100)
     cache.set("k/0", b"new")
     assert [cache.get("k/0"), cache.get("k/0"), cache.hits] == [b"new", b"new", 2]
-
-
-# Travelling
 
 
 def test_it_travels_without_its_values(place: dict[str, Any]) -> None:
@@ -874,8 +685,7 @@ def test_settings_are_checked(tmp_path: Path) -> None:
         for value in values:
             with pytest.raises(ValueError, match=f"{name}=.*accepted"):
                 CacheStore(MemoryStore(), **{name: value})
-    with pytest.raises(TypeError):
-        CacheStore(MemoryStore(), directory=5)
+    refused(TypeError, None, lambda: CacheStore(MemoryStore(), directory=5))
 
 
 @pytest.mark.slow
@@ -942,7 +752,12 @@ class CacheMachine(RuleBasedStateMachine):
             if end == float("inf") or self.clock.now - end < age
         ]
 
-    @rule(key=KEY, value=st.binary(max_size=300), through=st.booleans(), way=st.sampled_from(list(WRITES)))
+    @rule(
+        key=KEY,
+        value=st.binary(max_size=300),
+        through=st.booleans(),
+        way=st.sampled_from(["set", "put", "update"]),
+    )
     def write(self, key: str, value: bytes, through: bool, way: str) -> None:
         store = self.cache if through else self.inner
         if way == "update":
@@ -1088,7 +903,6 @@ def test_over_a_web_server(http_server: WebServer, way: str, place: dict[str, An
 def test_cache_store_refuses_a_zip_that_is_being_written(tmp_path: Path) -> None:
     with ZipStore(tmp_path / "a.zip", mode="w") as made:
         made.set("k", b"1")
-        with pytest.raises(ValueError, match=r"ZipStore .*a\.zip.*close or commit it first"):
-            CacheStore(made)
+        refused(ValueError, r"ZipStore .*a\.zip.*close or commit it first", lambda: CacheStore(made))
     assert CacheStore(made).get("k") == b"1"
     assert CacheStore(ZipStore(tmp_path / "a.zip")).get("k") == b"1"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _conformance import VALUE, contents, run_threads
-from _things import Thing
+from _things import Thing, refused
 from _unprivileged import run_child
 
 import xzarr3
@@ -42,8 +42,7 @@ def test_memory_store_keeps_the_mapping_that_it_is_given(kind: type[Any]) -> Non
     ],
 )
 def test_memory_store_refuses_other_dictionaries(values: Any, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        MemoryStore(values)
+    refused(error, words, lambda: MemoryStore(values))
 
 
 def test_memory_stores_of_one_dictionary_are_one_place() -> None:
