@@ -202,6 +202,16 @@ def for_array(engine_of: Callable[[Any], Any]) -> Callable[[Callable[P, T]], Cal
 
 
 @contextmanager
+def uncounted() -> Iterator[None]:
+    """Count no work of codecs in a ``with`` statement."""
+    before, here.coding = here.coding, True
+    try:
+        yield
+    finally:
+        here.coding = before
+
+
+@contextmanager
 def coded(what: str, done: str) -> Iterator[Callable[[int], None]]:
     """Count the work of codecs in a ``with`` statement. The yielded function takes the bytes of each chunk.
 
