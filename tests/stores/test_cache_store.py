@@ -23,8 +23,8 @@ import numpy as np
 import pytest
 from _conformance import VALUE, contents, run_threads
 from _kinds import ARRAYS, Four, Remote, Unsized, every_check, fork_beside
-from _processes import Process, processes, run_processes
-from _servers import S3Server, WebServer
+from _processes import Process, processes
+from _servers import S3Server
 from _things import refused
 from _unprivileged import run_child, unprivileged
 from hypothesis import HealthCheck, settings
@@ -488,20 +488,6 @@ def work(directory: Path, root: Path, seed: int, told: Path, steps: int = sys.ma
     told.write_text(f"{cache.size} {cache.hits}")
 
 
-@pytest.mark.slow
-def test_processes_share_a_directory(tmp_path: Path) -> None:
-    """Four of them, with random reads and writes: no wrong value, and no more bytes than allowed."""
-    root, directory = tmp_path / "store", tmp_path / "cache"
-    told = [tmp_path / f"told {seed}" for seed in range(4)]
-    run_processes(*(partial(work, directory, root, seed, told[seed], 500) for seed in range(4)))
-    sizes, hits = zip(*(map(int, path.read_text().split()) for path in told), strict=True)
-    assert max(sizes) <= 200_000 * (1 + 4 / 8)
-    assert sum(hits) > 100
-    cache = CacheStore(LocalStore(root), directory=directory, max_age=None)
-    for key in LocalStore(root).list():
-        assert cache.get(key) == cache.inner.get(key), "nothing old is left"
-
-
 def filled(base: Path, **options: Any) -> tuple[CacheStore, Remote]:
     """A cache of two values in a directory, and the store below."""
     inner = Remote({"a": VALUE, "b": b"b" * 5000})
@@ -872,14 +858,6 @@ def test_over_s3(s3_server: S3Server, place: dict[str, Any], clock: Clock) -> No
         assert cache.get("empty", limit=1000) == b""
         clock.now += 301
     assert t.total["bytes_read"] < 10, "its version is compared"
-
-
-@pytest.mark.parametrize("way", ["", "/compressed"])
-def test_over_a_web_server(http_server: WebServer, way: str, place: dict[str, Any], clock: Clock) -> None:
-    name, path = http_server.directory()
-    cache = CacheStore(xzarr3.ObjectStore(f"{http_server.url}{way}/{name}"), **place)
-    names = [array for array in ARRAYS if not way or "shard" not in array]
-    read_through(cache, path, clock, lambda: 0 if way else len(http_server.log()), names)
 
 
 def test_cache_store_refuses_a_zip_that_is_being_written(tmp_path: Path) -> None:

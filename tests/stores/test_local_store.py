@@ -12,13 +12,11 @@ import signal
 import struct
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from _conformance import contents, run_numbered, run_threads
 from _damage import files, os_error
@@ -27,7 +25,6 @@ from _slow import slow
 from _things import refused
 from _unprivileged import run_child, unprivileged
 
-import xzarr3
 from xzarr3 import (
     ConflictError,
     InvalidKeyError,
@@ -658,18 +655,6 @@ def test_put_without_fsync_does_not_wait_for_the_disk(store: LocalStore, monkeyp
 
 
 # Beside others
-
-
-def test_zarr_python_finds_nothing_strange(store: LocalStore) -> None:
-    zarr = pytest.importorskip("zarr")
-    group = xzarr3.create_group(store)
-    array = group.create_array("x", data=np.zeros((8, 8)), chunks=(4, 4), shards=(8, 8))
-    array[1, 1] = 5
-    update(store, "zarr.json", lambda stored: [stored])
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert dict(zarr.open_group(store.root, mode="r").members()).keys() == {"x"}
-    assert sorted(files(store.root)) == ["x/c/0/0", "x/zarr.json", "zarr.json"]
 
 
 def test_put_that_is_interrupted_as_it_renames_leaves_the_lock_of_another(

@@ -8,9 +8,8 @@ from collections import UserDict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from _conformance import VALUE, contents, run_threads
+from _conformance import VALUE, contents
 from _things import Thing, refused
 from _unprivileged import run_child
 
@@ -98,44 +97,10 @@ def test_memory_store_in_another_process_is_that_of_the_newest_pickle() -> None:
     assert run_child(work).checked() == [b"old", b"new", b"old"]
 
 
-def test_set_partial_values_does_not_undo_what_another_thread_stores() -> None:
-    """Between the reading of the old value and the writing of the new one there is no room for others."""
-    store = MemoryStore()
-    store.set("a", b"-" * 10)
-    wrong = []
-
-    def whole() -> None:
-        for step in range(2000):
-            value = b"%010d" % step
-            store.set("a", value)
-            found = bytes(store.get("a") or b"")
-            if found not in (value, value[:-1] + b"x"):
-                wrong.append((value, found))
-
-    def parts() -> None:
-        for _ in range(2000):
-            store.set_partial_values([("a", 9, b"x")])
-
-    run_threads(whole, parts)
-    assert wrong == []
-
-
 def test_get_does_not_copy_a_value() -> None:
     value = bytes(1000)
     store = MemoryStore({"a": value})
     assert store.get("a") is value
-
-
-def test_memory_stores_of_one_dictionary_take_no_version_of_another_one() -> None:
-    values: dict[str, bytes] = {}
-    for at in range(3):
-        packed = MemoryStore()
-        array = xzarr3.create_array(packed, shape=64, chunks=2, shards=16, dtype="f8", compressors="zstd")
-        array[:] = np.random.default_rng(at).random(64) * (np.arange(64) % (at + 2) > 0)
-        store = MemoryStore(values)
-        store.set_values(contents(packed).items())
-        assert np.array_equal(xzarr3.open_array(store)[20:22], array[20:22])
-        assert store.open("zarr.json").version is None
 
 
 def test_identity_of_a_dictionary_is_not_that_of_one_that_is_gone() -> None:

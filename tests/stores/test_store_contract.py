@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
-from _conformance import VALUE, contents, run_numbered, writes
-from _kinds import ARRAYS, Files, Four, every_check, hostile_keys
+from _conformance import VALUE, run_numbered, writes
+from _kinds import Files, Four, every_check, hostile_keys
 from _recording import heard
 from _things import refused
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import (
-    InvalidRangeError,
     LocalStore,
     MemoryStore,
     ReadOnlyError,
@@ -200,72 +195,6 @@ def test_key_knows_its_size_and_is_text() -> None:
     assert (twin, twin.size) == ("a/b", 10)
 
 
-# All stores against a dictionary
-
-
-KEYS = st.sampled_from(["a/b", "a/c/d", "a/c/e", "a.b", "b", "c/f/g", "c/f/\u00e9"])
-PREFIXES = st.sampled_from(["a/", "a/c/", "c/", "c/f/", "no/"])
-PARTS = st.lists(st.tuples(KEYS, st.integers(-1, 14), st.binary(max_size=5)), max_size=4)
-STEPS = st.one_of(
-    st.tuples(st.just("set"), KEYS, st.binary(max_size=12)),
-    st.tuples(st.just("set_partial_values"), PARTS),
-    st.tuples(st.just("erase"), KEYS),
-    st.tuples(st.just("erase_values"), st.lists(KEYS, max_size=4)),
-    st.tuples(st.just("erase_prefix"), PREFIXES),
-)
-
-
-def after_parts(model: dict[str, bytes], parts: list[tuple[str, int, bytes]]) -> dict[str, bytes] | None:
-    """Byte by byte: none may be named twice, and none of those before a part may be left open."""
-    taken: set[tuple[str, int]] = set()
-    values = {key: list(model.get(key, b"")) for key, _, _ in parts}
-    for key, start, part in sorted(parts, key=lambda part: (part[1], len(part[2]))):
-        if not 0 <= start <= len(values[key]):
-            return None
-        for at, byte in enumerate(part, start):
-            if (key, at) in taken:
-                return None
-            taken.add((key, at))
-            values[key][at : at + 1] = [byte]
-    return model | {key: bytes(value) for key, value in values.items()}
-
-
-def after(model: dict[str, bytes], name: str, *given: Any) -> dict[str, bytes] | None:
-    """What a step makes of a dictionary; None if the step must be refused."""
-    if name == "set":
-        return model | {given[0]: given[1]}
-    if name == "set_partial_values":
-        return after_parts(model, given[0])
-    if name == "erase_prefix":
-        return {key: value for key, value in model.items() if not key.startswith(given[0])}
-    gone = given if name == "erase" else given[0]
-    return {key: value for key, value in model.items() if key not in gone}
-
-
-@pytest.mark.parametrize("kind", ["memory", "local", "four methods"])
-@given(steps=st.lists(STEPS, max_size=12), wanted=st.lists(st.tuples(KEYS, st.integers(-14, 14)), max_size=4))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_store_is_a_mapping(kind: str, steps: Any, wanted: Any, tmp_path_factory: Any) -> None:
-    store = KINDS[kind](tmp_path_factory.mktemp("store"))
-    model: dict[str, bytes] = {}
-    for name, *given_ in steps:
-        changed = after(model, name, *given_)
-        with pytest.raises(InvalidRangeError) if changed is None else nullcontext():
-            getattr(store, name)(*given_)
-        model = model if changed is None else changed
-        assert contents(store) == model
-    for prefix in ("", "a/", "a/c/", "c/", "no/"):
-        below = [key for key in model if key.startswith(prefix)]
-        assert sorted(store.list_prefix(prefix)) == sorted(below)
-        rests = [key[len(prefix) :].partition("/") for key in below]
-        assert store.list_dir(prefix) == (
-            {prefix + name for name, slash, _ in rests if not slash},
-            {f"{prefix}{name}/" for name, slash, _ in rests if slash},
-        )
-    found = store.get_partial_values([(key, (start, None)) for key, start in wanted])
-    assert found == [cut(model[key], (start, None)) if key in model else None for key, start in wanted]
-
-
 # Threads, processes, arrays
 
 
@@ -284,24 +213,6 @@ def test_threads_change_parts_of_chunks(kind: str, tmp_path: Path) -> None:
         run_numbered(work, 4)
         for name in "ps":
             assert xzarr3.open_array(store, name)[:].tolist() == list(range(1, 65))
-
-
-@pytest.mark.parametrize("array", ARRAYS)
-def test_arrays_in_a_store_of_four_methods(array: str) -> None:
-    store = Four()
-    expected = np.zeros((64, 64), "i4")
-    made = xzarr3.create_array(store, "a", shape=(64, 64), dtype="i4", **ARRAYS[array])
-    made[3:40, 5:60] = expected[3:40, 5:60] = 7
-    np.testing.assert_array_equal(xzarr3.open_array(store, "a")[:], expected)
-    np.testing.assert_array_equal(xzarr3.open_array(store, "a")[4:50:3, 6], expected[4:50:3, 6])
-
-
-def test_who_appends_where_others_may_be_lost_is_warned() -> None:
-    store = Four()
-    array = xzarr3.create_array(store, "a", data=[1, 2], chunks=(2,))
-    with pytest.warns(UserWarning, match="cannot detect changes by other processes"):
-        array.append([3])
-    assert xzarr3.open_array(store, "a")[:].tolist() == [1, 2, 3]
 
 
 DURABLE: dict[str, tuple[Callable[[Path], Store], bool]] = {

@@ -375,16 +375,6 @@ def test_a_trace_that_begins_at_zero_has_begun(monkeypatch: pytest.MonkeyPatch) 
     assert t.seconds == 7
 
 
-def test_copies() -> None:
-    source, target = Counting(), Counting()
-    xzarr3.create_array(source, "a", data=np.arange(10), chunks=5)
-    source.done.clear()
-    with xzarr3.trace() as t:
-        xzarr3.copy(source, target)
-    counted_by(t, source.done + target.done)
-    assert counts(t, "get", "put", path="/a") == (2, 2)
-
-
 # Object stores
 
 
