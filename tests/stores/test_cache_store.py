@@ -67,9 +67,19 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     return {"directory": where[request.param]}
 
 
-def test_values_are_asked_for_once(place: dict[str, Any]) -> None:
-    inner = Remote({"a": VALUE, "b": b"bb"})
-    cache = CacheStore(inner, **place)
+@pytest.fixture
+def cached(place: dict[str, Any]) -> Callable[..., tuple[CacheStore, Any]]:
+    """Makes a cache, and the store of some values below it."""
+
+    def make(values: dict[str, bytes], kind: type[Remote] = Remote, **options: Any) -> Any:
+        inner = kind(values)
+        return CacheStore(inner, **place, **options), inner
+
+    return make
+
+
+def test_values_are_asked_for_once(cached: Any) -> None:
+    cache, inner = cached({"a": VALUE, "b": b"bb"})
     for _ in range(3):
         assert [cache.get("a"), cache.get("a", limit=10), cache.get("a", (1, 2))] == [VALUE, VALUE, b"12"]
         assert cache.get_values(["a", "b", "a"]) == [VALUE, b"bb", VALUE]
@@ -81,9 +91,8 @@ def test_values_are_asked_for_once(place: dict[str, Any]) -> None:
     assert cache.hits > 20
 
 
-def test_old_values_are_asked_for_again(place: dict[str, Any], clock: Clock) -> None:
-    inner = Remote({"a": b"0"})
-    cache = CacheStore(inner, max_age=60, **place)
+def test_old_values_are_asked_for_again(cached: Any, clock: Clock) -> None:
+    cache, inner = cached({"a": b"0"}, max_age=60)
     assert cache.get("a") == b"0"
     inner.set("a", b"1")
     clock.now += 59.9
@@ -107,9 +116,8 @@ def test_old_values_are_asked_for_again(place: dict[str, Any], clock: Clock) -> 
 
 
 @pytest.mark.parametrize("max_age", [0, None])
-def test_never_and_always(max_age: float | None, place: dict[str, Any], clock: Clock) -> None:
-    inner = Remote({"a": b"x" * 1000})
-    cache = CacheStore(inner, max_age=max_age, **place)
+def test_never_and_always(max_age: float | None, cached: Any, clock: Clock) -> None:
+    cache, inner = cached({"a": b"x" * 1000}, max_age=max_age)
     for _ in range(3):
         assert cache.get("a") == b"x" * 1000
         clock.now += 1e9
@@ -152,10 +160,9 @@ def test_dask_takes_no_old_value_for_a_new_one(tmp_path: Path) -> None:
     assert dask.base.tokenize(new) == dask.base.tokenize(new)
 
 
-def test_parts_are_kept(place: dict[str, Any]) -> None:
+def test_parts_are_kept(cached: Any) -> None:
     value = random.Random(3).randbytes(5000)
-    inner = Remote({"a": value})
-    cache = CacheStore(inner, **place)
+    cache, inner = cached({"a": value})
     for _ in range(3):
         assert cache.get("a", (100, 50)) == value[100:150]
         with cache.open("a", (-40, 40)) as reader:
@@ -170,9 +177,8 @@ def test_parts_are_kept(place: dict[str, Any]) -> None:
     assert inner.requests == [("a", 100, 50), ("a", -40, 40), ("a", 7, 3), ("a", 900, 9)]
 
 
-def test_parts_of_two_versions_are_never_mixed(place: dict[str, Any], clock: Clock) -> None:
-    inner = Remote({"a": b"1" * 1000})
-    cache = CacheStore(inner, max_age=60, **place)
+def test_parts_of_two_versions_are_never_mixed(cached: Any, clock: Clock) -> None:
+    cache, inner = cached({"a": b"1" * 1000}, max_age=60)
     assert cache.get("a", (0, 10)) == b"1" * 10
     inner.set("a", b"2" * 900)
     assert cache.get("a", (0, 10)) == b"1" * 10, "this part is kept"
@@ -193,13 +199,12 @@ def test_parts_of_two_versions_are_never_mixed(place: dict[str, Any], clock: Clo
 @pytest.mark.parametrize(
     "versions", [[(np.nan, 0), (np.nan, 1)], [np.inf, -np.inf], [np.int64(0), np.int64(1)]], ids=repr
 )
-def test_versions_that_an_entry_cannot_have_count_as_none(versions: Any, max_age: Any, place: Any) -> None:
+def test_versions_that_an_entry_cannot_have_count_as_none(versions: Any, max_age: Any, cached: Any) -> None:
     class Odd(Remote):
         def ask(self, key: str, *what: object) -> tuple[Buffer | None, Any]:
             return super().ask(key, *what)[0], versions[self.changes[key]]
 
-    inner = Odd({"a": b"1" * 1000})
-    cache = CacheStore(inner, max_age=max_age, **place)
+    cache, _ = cached({"a": b"1" * 1000}, kind=Odd, max_age=max_age)
     for now in (b"1", b"2"):
         for _ in range(3):
             assert cache.get("a", (10, 10)) == now * 10
@@ -209,9 +214,8 @@ def test_versions_that_an_entry_cannot_have_count_as_none(versions: Any, max_age
         cache.set("a", b"2" * 1000)
 
 
-def test_store_that_opens_whatever_version_there_is(place: dict[str, Any]) -> None:
-    inner = Remote({"a": b"1" * 1000})
-    cache = CacheStore(inner, **place)
+def test_store_that_opens_whatever_version_there_is(cached: Any) -> None:
+    cache, inner = cached({"a": b"1" * 1000})
     assert cache.get("a", (0, 10)) == b"1" * 10
     inner.set("a", b"2" * 1000)
     opened = inner.open
@@ -222,10 +226,9 @@ def test_store_that_opens_whatever_version_there_is(place: dict[str, Any]) -> No
     assert cache.get("a", (0, 10)) == b"2" * 10
 
 
-def test_what_was_compared_is_fresh_again(place: dict[str, Any], clock: Clock) -> None:
+def test_what_was_compared_is_fresh_again(cached: Any, clock: Clock) -> None:
     """Parts outlive their age with their version."""
-    inner = Remote({"a": b"x" * 1000, "parts": b"1" * 1000})
-    cache = CacheStore(inner, max_age=60, **place)
+    cache, inner = cached({"a": b"x" * 1000, "parts": b"1" * 1000}, max_age=60)
     cache.get("a")
     assert [cache.get("parts", (start, 10)) for start in (0, 500)] == [b"1" * 10] * 2
     clock.now += 61
@@ -272,28 +275,11 @@ def test_changes_take_effect_at_once(change: Any, kind: Any, place: dict[str, An
         assert found(other) == after, "in a directory, for every store there"
 
 
-def test_update_asks_the_inner_store(place: dict[str, Any]) -> None:
-    """Others change the value; nothing that is kept may take the place of their change."""
-    inner = Remote({"a": b"1"})
-    cache = CacheStore(inner, max_age=None, **place)
-    assert cache.get("a") == b"1"
-    _, version = versioned(cache, "a")
-    inner.set("a", b"2")
-    assert not cache.put("a", [b"lost"], if_version=version)
-    assert cache.get("a") == b"2"
-    inner.set("a", b"3")
-    update(cache, "a", lambda stored: [stored or b"", b"!"])
-    assert inner.get("a") == cache.get("a") == b"3!"
-    inner.set("a", b"4")
-    assert bytes(versioned(cache, "a")[0] or b"") == b"4" == cache.get("a")
-
-
 @pytest.mark.parametrize("way", ["set", "set_values", "erase", "erase_prefix"])
 @pytest.mark.parametrize("read", ["before to after", "within", "within to after"])
-def test_read_beside_a_write_does_not_bring_back_the_old_value(read: str, way: str, place: Any) -> None:
+def test_read_beside_a_write_does_not_bring_back_the_old_value(read: str, way: str, cached: Any) -> None:
     """A read that overlaps a write may return the old value, but nobody may get it from the cache later."""
-    inner = Remote({"a": b"old", "p/a": b"old"})
-    cache = CacheStore(inner, max_age=None, **place)
+    cache, inner = cached({"a": b"old", "p/a": b"old"}, max_age=None)
     key, lock = "p/a" if way == "erase_prefix" else "a", inner._lock
     asked, may_end = threading.Event(), threading.Event()
     answers: list[Any] = []
@@ -336,9 +322,8 @@ def test_read_beside_a_write_does_not_bring_back_the_old_value(read: str, way: s
     assert [cache.get(key), cache.get(key)] == [expected] * 2
 
 
-def test_slow_read_of_a_part_does_not_bring_back_the_old_value(place: dict[str, Any]) -> None:
-    inner = Remote({"a": b"1" * 1000})
-    cache = CacheStore(inner, max_age=None, **place)
+def test_slow_read_of_a_part_does_not_bring_back_the_old_value(cached: Any) -> None:
+    cache, inner = cached({"a": b"1" * 1000}, max_age=None)
 
     def replace(key: str) -> None:
         inner.after = lambda key: None
@@ -385,10 +370,9 @@ def test_many_threads_ask_once(place: dict[str, Any]) -> None:
     assert cache.get("b") == VALUE
 
 
-def test_values_that_are_too_large_are_refused_kept_or_not(place: dict[str, Any], clock: Clock) -> None:
+def test_values_that_are_too_large_are_refused_kept_or_not(cached: Any, clock: Clock) -> None:
     """The version comes with it, where there are ranges."""
-    inner = Remote({"a": b"x" * 5000, "e": b""})
-    cache = CacheStore(inner, max_age=60, **place)
+    cache, inner = cached({"a": b"x" * 5000, "e": b""}, max_age=60)
     for _ in range(2):
         refused(OversizedError, "found 5000 bytes, at most 100 bytes", lambda: cache.get("a", limit=100))
     for _ in range(2):
@@ -424,10 +408,9 @@ def files(directory: Path) -> list[Path]:
     return sorted(found, key=lambda path: path.stat().st_size)
 
 
-def test_bytes_are_bounded_and_the_unused_goes_first(place: dict[str, Any]) -> None:
+def test_bytes_are_bounded_and_the_unused_goes_first(cached: Any) -> None:
     size, most = 1000, 40_000
-    inner = Remote({f"k{at}": bytes([at]) * size for at in range(40)})
-    cache = CacheStore(inner, max_bytes=most, **place)
+    cache, inner = cached({f"k{at}": bytes([at]) * size for at in range(40)}, max_bytes=most)
     for at in range(40):
         cache.get(f"k{at}")
         cache.get("k0")
@@ -662,10 +645,9 @@ def test_settings_are_checked(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_survives_fork(place: dict[str, Any]) -> None:
+def test_it_survives_fork(cached: Any) -> None:
     """While other threads are in the middle of everything."""
-    inner = Remote({f"k{at}": bytes([at]) * 500 for at in range(20)})
-    cache = CacheStore(inner, max_bytes=100_000, **place)
+    cache, inner = cached({f"k{at}": bytes([at]) * 500 for at in range(20)}, max_bytes=100_000)
 
     def busy() -> None:
         key = f"k{random.randrange(20)}"
