@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import subprocess
 import sys
 from functools import partial
@@ -26,6 +27,12 @@ CREDENTIALS = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL", "GOOGLE_BASE_URL"),
 )
 SIGNED = {"key": "test", "secret": "test-secret"}
+
+
+def store_at(server: FaultServer, url: str = "s3://b/x", **options: Any) -> ObjectStore:
+    """A store of a server, which has a value there."""
+    server.put("/b/x/a", b"value")
+    return ObjectStore(url, storage_options={"endpoint_url": server.url, **options})
 
 
 @pytest.fixture(autouse=True)
@@ -62,21 +69,13 @@ def test_parse(url: str, kind: str, address: str, prefix: str) -> None:
     assert (ObjectStore(url), hash(ObjectStore(url))) == (store, hash(store))
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        *("", "bucket", "ftp://host/x", "s3://", "s3:///x", "s3://user:pass@bucket/x", "s3://b/../x"),
-        *("s3://KEY:SEC/secret@bucket/x", "s3://KEY:secret", "az://KEY:secret/x", "http://[::1/x"),
-        *("s3://a b/x", "gs://b//x", "s3://b/a/./x", "s3://b/a\nb", "http://", "http:///x"),
-        *("az://@account/x", "memory://x", "file:///x"),
-        *("https://host/x?token=secret", "https://host/x#y", "http://host:port/x"),
-    ],
+NO_URLS = (
+    *("", "bucket", "ftp://host/x", "s3://", "s3:///x", "s3://user:hidden@bucket/x", "s3://b/../x"),
+    *("s3://KEY:SEC/hidden@bucket/x", "s3://KEY:hidden", "az://KEY:hidden/x", "http://[::1/x"),
+    *("s3://a b/x", "gs://b//x", "s3://b/a/./x", "s3://b/a\nb", "http://", "http:///x"),
+    *("az://@account/x", "memory://x", "file:///x"),
+    *("https://host/x?token=hidden", "https://host/x#y", "http://host:port/x"),
 )
-def test_parse_refuses_what_is_no_url(url: str) -> None:
-    with pytest.raises(StoreError, match="accepted") as caught:
-        ObjectStore(url)
-    assert "pass" not in str(caught.value)
-    assert "secret" not in str(caught.value)
 
 
 H = "http://h:1"
@@ -113,6 +112,7 @@ def test_parse_translates_options(kind: str, options: dict[str, Any], expected: 
 @pytest.mark.parametrize(
     ("url", "options", "text"),
     [
+        *((url, {}, "accepted") for url in NO_URLS),
         ("s3://b", {"secrte": "hidden"}, "'secrte' is not valid"),
         ("gs://b", {"key": "hidden"}, "'key' is not valid"),
         ("http://h", {"anon": True}, "unknown options of a web server: 'anon'"),
@@ -135,11 +135,10 @@ def test_parse_translates_options(kind: str, options: dict[str, Any], expected: 
         ("http://h", {"username": "u", "password": "hidden"}, "default_headers"),
     ],
 )
-def test_options_that_are_refused(url: str, options: dict[str, Any], text: str) -> None:
-    with pytest.raises(StoreOptionError) as caught:
-        ObjectStore(url, storage_options=options).get("a")
-    assert text in str(caught.value)
-    assert "hidden" not in str(caught.value)
+def test_urls_and_options_that_are_refused(url: str, options: dict[str, Any], text: str) -> None:
+    kind = StoreOptionError if options else StoreError
+    (error,) = refused(kind, re.escape(text), lambda: ObjectStore(url, storage_options=options).get("a"))
+    assert "hidden" not in str(error)
 
 
 def test_settings_may_be_among_the_options() -> None:
@@ -167,8 +166,9 @@ def test_settings_may_be_among_the_options() -> None:
     ],
 )
 def test_settings_that_cannot_be(name: str, value: object) -> None:
-    for options in ({name: value}, {"storage_options": {name: value}}):
-        refused(ValueError, rf"(?s)'{name}': .*(xpected|nvalid)", partial(ObjectStore, "s3://b/x", **options))
+    made = partial(ObjectStore, "s3://b/x")
+    ways = (lambda: made(**{name: value}), lambda: made(storage_options={name: value}))
+    refused(ValueError, rf"(?s)'{name}': .*(xpected|nvalid)", *ways)
 
 
 def test_identities() -> None:
@@ -190,33 +190,35 @@ def test_identities() -> None:
     assert "https://host/x" in repr(ready)
 
 
-def test_the_environment_names_an_endpoint(fault_server: FaultServer, monkeypatch: Any) -> None:
-    """The one that it named when the store was made, also for copies; an option counts more."""
-    fault_server.put("/b/x/a", b"value")
-    for scheme, variable, options in (
-        ("s3", "AWS_ENDPOINT_URL", {**SIGNED, "region": "us-east-1"}),
-        ("s3", "AWS_ENDPOINT_URL_S3", {**SIGNED, "region": "us-east-1"}),
+S3_HERE = {**SIGNED, "region": "us-east-1"}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "variable", "options"),
+    [
+        *(("s3", name, S3_HERE) for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")),
         ("gs", "GOOGLE_BASE_URL", {"token": "anon"}),
-    ):
-        monkeypatch.setenv(variable, fault_server.url)
-        store = ObjectStore(f"{scheme}://b/x", storage_options=options)
-        monkeypatch.setenv(variable, "http://127.0.0.1:9")
-        said = ObjectStore(f"{scheme}://b/x", storage_options={**options, "endpoint_url": fault_server.url})
-        for one in (store, said, pickle.loads(pickle.dumps(store))):
-            assert one.get("a") == b"value"
-            assert fault_server.url in repr(one)
-            assert fault_server.log()[-1]["signed"] is (scheme == "s3")
-        monkeypatch.delenv(variable)
+    ],
+)
+def test_the_environment_names_an_endpoint(
+    fault_server: FaultServer, monkeypatch: Any, scheme: str, variable: str, options: dict[str, Any]
+) -> None:
+    """The one that it named when the store was made, also for copies; an option counts more."""
+    monkeypatch.setenv(variable, fault_server.url)
+    store = ObjectStore(f"{scheme}://b/x", storage_options=options)
+    monkeypatch.setenv(variable, "http://127.0.0.1:9")
+    said = store_at(fault_server, f"{scheme}://b/x", **options)
+    for one in (store, said, pickle.loads(pickle.dumps(store))):
+        assert (one.get("a"), fault_server.url in repr(one)) == (b"value", True)
+        assert fault_server.log()[-1]["signed"] is (scheme == "s3")
 
 
 def test_credentials_of_the_environment_change(fault_server: FaultServer, monkeypatch: Any) -> None:
-    fault_server.put("/b/x/a", b"value")
     clients = []
     for key in ("first-key", "second-key", "first-key"):
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", key)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", f"secret-of-{key}")
-        options = {"endpoint_url": fault_server.url, "region": "us-east-1"}
-        store = ObjectStore("s3://b/x", storage_options=options)
+        store = store_at(fault_server, region="us-east-1")
         assert store.get("a") == b"value"
         clients.append(store._use())
         assert key not in f"{store!r} {store.identity} {pickle.dumps(store)!r}"
@@ -231,16 +233,13 @@ def test_files_of_aws(fault_server: FaultServer, monkeypatch: Any, tmp_path: Pat
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
     if name == "mine":
         monkeypatch.setenv("AWS_PROFILE", "mine")
-    fault_server.put("/b/x/a", b"value")
-    store = ObjectStore("s3://b/x", storage_options={"endpoint_url": fault_server.url})
-    assert store.get("a") == b"value"
+    assert store_at(fault_server).get("a") == b"value"
     assert fault_server.log()[-1]["signed"]
     monkeypatch.setenv("AWS_PROFILE", "nobody")
-    with pytest.raises(StoreError, match=r"nobody.*correct AWS_PROFILE"):
-        ObjectStore("s3://b/x", storage_options={"endpoint_url": fault_server.url}).get("a")
+    refused(StoreError, r"nobody.*correct AWS_PROFILE", lambda: store_at(fault_server).get("a"))
 
 
-def test_no_credentials(fault_server: FaultServer) -> None:
+def test_no_credentials() -> None:
     """Nobody waits for the machine to have some."""
     text = (
         "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 1.2ms - "
@@ -275,7 +274,8 @@ def test_keys_that_a_service_changes(url: str, key: str) -> None:
 
 
 def test_every_other_character_comes_back(fault_server: FaultServer) -> None:
-    store = ObjectStore("s3://b/x", storage_options={**SIGNED, "endpoint_url": fault_server.url})
+    store = store_at(fault_server, **SIGNED)
+    store.erase("a")
     codes = [*range(32, 127), *range(128, 0x180), 0x2028, 0xFFFD, 0x1F600]
     keys = [f"{chr(code)}k{chr(code)}/{chr(code)}-" for code in codes if chr(code) != "/"]
     store.set_values([(key, key.encode()) for key in keys])
@@ -289,18 +289,15 @@ def test_every_other_character_comes_back(fault_server: FaultServer) -> None:
 
 
 def test_copies_share_a_client(fault_server: FaultServer) -> None:
-    fault_server.put_all({"/b/x/a": b"1", "/b/y/a": b"2"})
-    options = {**SIGNED, "endpoint_url": fault_server.url}
-    store = ObjectStore("s3://b/x", storage_options=options)
+    store, beside = (store_at(fault_server, f"s3://b/{name}", **SIGNED) for name in "xy")
+    fault_server.put("/b/y/a", b"2")
     data = pickle.dumps(store)
     copies = [pickle.loads(data) for _ in range(1000)]
     assert {id(copy._use()) for copy in copies} == {id(store._use())}
     assert all(copy == store and copy.identity == store.identity for copy in copies)
-    beside = ObjectStore("s3://b/y", storage_options=options, read_only=True)
     assert beside._use() is store._use(), "one pool of connections for a bucket"
-    assert (store.get("a"), beside.get("a")) == (b"1", b"2")
-    other = ObjectStore("s3://b/x", storage_options={**options, "secret": "another"})
-    assert other._use() is not store._use()
+    assert (store.get("a"), beside.get("a")) == (b"value", b"2")
+    assert store_at(fault_server, key="test", secret="another")._use() is not store._use()
     assert pickle.loads(pickle.dumps(store.with_traits(read_only=True))).read_only
     assert not store.read_only
     assert len(data) < 2000
@@ -316,21 +313,18 @@ def fail() -> dict[str, Any]:
 
 
 def test_providers_of_credentials(fault_server: FaultServer) -> None:
-    fault_server.put("/b/x/a", b"1")
-    options = {"endpoint_url": fault_server.url, "credential_provider": provide}
-    store = ObjectStore("s3://b/x", storage_options=options)
-    assert store.get("a") == b"1"
+    store = store_at(fault_server, credential_provider=provide)
+    assert store.get("a") == b"value"
     assert fault_server.log()[-1]["signed"]
     assert pickle.loads(pickle.dumps(store))._use() is store._use()
-    local = ObjectStore("s3://b/x", storage_options={**options, "credential_provider": lambda: provide()})
-    assert pickle.loads(cloudpickle.dumps(local)).get("a") == b"1"
+    local = store_at(fault_server, credential_provider=lambda: provide())
+    assert pickle.loads(cloudpickle.dumps(local)).get("a") == b"value"
     fault_server.clear_log()
-    options["credential_provider"] = fail
+    options = {"credential_provider": fail, "absent_status": (401, 403, 404)}
     for url, account in (("s3://b/x", {}), ("gs://b/x", {}), ("az://b/x", {"account_name": "account"})):
-        store = ObjectStore(url, storage_options={**options, **account}, absent_status=(401, 403, 404))
-        with pytest.raises(StorePermissionError, match="what gives them fails") as caught:
-            store.get("a")
-        assert "hidden" not in str(caught.value)
+        store = store_at(fault_server, url, **options, **account)
+        (error,) = refused(StorePermissionError, "what gives them fails", partial(store.get, "a"))
+        assert "hidden" not in str(error)
     assert fault_server.log() == []
 
 
@@ -365,7 +359,7 @@ print(store.get("a") == b"value")
 @pytest.mark.slow
 def test_children(fault_server: FaultServer) -> None:
     """A child uses what its parent has not, is told what it cannot use, and ends in good order."""
-    fault_server.put("/b/x/a", b"value")
+    store_at(fault_server)
     command = [sys.executable, "-c", CHILDREN, f"{fault_server.url}/b/x"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split() == ["0", "3", "3", "0", "True"]
