@@ -127,8 +127,8 @@ def test_never_and_always(max_age: float | None, cached: Any, clock: Clock) -> N
     assert cache.get("a") == (b"x" * 1000 if max_age is None else b"y")
 
 
-def test_local_files_are_compared_by_their_version(
-    tmp_path: Path, place: dict[str, Any], clock: Clock, monkeypatch: pytest.MonkeyPatch
+def test_local_files_are_compared_by_versions(
+    tmp_path: Path, place: Any, clock: Any, monkeypatch: Any
 ) -> None:
     # As long as a file is new, its version is unsure.
     monkeypatch.setattr("xzarr3.stores.local.files._SETTLED", 0)
@@ -595,9 +595,7 @@ def test_killed_processes_leave_nothing_wrong(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_suspended_process_stops_no_reader_and_a_writer_for_a_while(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_suspended_process_stops_no_reader_and_a_writer_for_a_while(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setattr(caches, "_DEADLINE", 0.3)
     inner = Remote({f"k/{at}": bytes([at]) * 100 for at in range(5)})
     cache = CacheStore(inner, directory=tmp_path, max_age=60)
@@ -657,9 +655,6 @@ def test_it_survives_fork(cached: Any) -> None:
 
     assert fork_beside(busy, lambda: contents(cache) == contents(inner), 10) == [True] * 10
     assert cache.get("k1") == bytes([1]) * 500
-
-
-# All of it against a dictionary
 
 
 MODELLED = ("a", "b", "p/a", "p/b")
@@ -777,9 +772,6 @@ TestCacheMachine.settings = settings(
     max_examples=50, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
-
-# Arrays, and over servers
-
 SELECTIONS: list[Any] = [
     (slice(0, 8), slice(8, 24)), (slice(40, 41), 3), (slice(3, 60), slice(30, 34)), ...,
 ]  # fmt: skip
@@ -791,14 +783,9 @@ def expect_values(arrays: list[Any], values: Any) -> None:
             np.testing.assert_array_equal(array[selection], values[selection])
 
 
-def read_through(
-    cache: CacheStore,
-    far: Any,
-    clock: Clock,
-    count: Callable[[], float],
-    names: Sequence[str] = tuple(ARRAYS),
-) -> None:
+def read_through(cache: CacheStore, far: Any, clock: Clock, count: Callable[[], float]) -> None:
     """Arrays are read with requests once, until they are too old; then their new values are."""
+    names = tuple(ARRAYS)
     values = np.arange(64 * 64, dtype="int32").reshape(64, 64)
     for name in names:
         xzarr3.create_array(far, name, data=values, **ARRAYS[name])

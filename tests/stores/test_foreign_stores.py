@@ -37,21 +37,12 @@ from zarr.storage import (
     ObjectStore,
     StorePath,
     WrapperStore,
-    ZipStore,
 )
 
 import xzarr3
 import xzarr3.xarray
-from xzarr3 import (
-    NodeNotFoundError,
-    NodeTypeError,
-    ReadOnlyError,
-    StoreCapabilityError,
-    StoreError,
-    StoreOptionError,
-    StorePermissionError,
-    open_store,
-)
+from xzarr3 import NodeNotFoundError, NodeTypeError, ReadOnlyError, StoreError, open_store
+from xzarr3.errors import StoreCapabilityError, StoreOptionError, StorePermissionError
 from xzarr3.stores import foreign as module
 from xzarr3.stores.open import locate
 
@@ -198,9 +189,9 @@ def dataset() -> xr.Dataset:
 
 
 def test_a_zip_of_zarr_python(tmp_path: Path) -> None:
-    with ZipStore(tmp_path / "a.zip", mode="w") as store:
+    with zarr.storage.ZipStore(tmp_path / "a.zip", mode="w") as store:
         xzarr3.create_array(store, "x", data=np.arange(6), chunks=4)
-    with ZipStore(tmp_path / "a.zip", mode="r") as store:
+    with zarr.storage.ZipStore(tmp_path / "a.zip", mode="r") as store:
         for opened in (zarr.open_array(store, path="x"), xzarr3.open_array(store, "x")):
             np.testing.assert_array_equal(opened[:], np.arange(6))
         assert type(open_store(store)) is xzarr3.ZipStore

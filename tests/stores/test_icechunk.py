@@ -28,16 +28,8 @@ from _things import refused
 from distributed import KilledWorker
 
 import xzarr3
-from xzarr3 import (
-    ArgumentError,
-    ConflictError,
-    InvalidKeyError,
-    NodeExistsError,
-    ReadOnlyError,
-    StoreCapabilityError,
-    StoreError,
-    open_store,
-)
+from xzarr3 import ArgumentError, ConflictError, InvalidKeyError, NodeExistsError, ReadOnlyError, open_store
+from xzarr3.errors import StoreCapabilityError, StoreError
 from xzarr3.stores import WrapperStore, cut, foreign
 
 icechunk = pytest.importorskip("icechunk")
@@ -835,9 +827,8 @@ def test_session_datasets_are_written_as_elsewhere(session: Any, name: str) -> N
 
 @pytest.mark.parametrize("zarr_format", [2, "3-draft"])
 @pytest.mark.parametrize("holds", [False, True])
-def test_session_other_formats_are_refused_before_anything_is_written(
-    repo: Any, session: Any, zarr_format: Any, holds: bool
-) -> None:
+def test_session_other_formats_are_refused(repo: Any, session: Any, zarr_format: Any, holds: bool) -> None:
+    """Before anything is written."""
     if holds:
         xzarr3.to_zarr(dataset(), session)
         session.commit("first")
@@ -931,10 +922,8 @@ def test_session_that_is_read_only_or_was_committed(repo: Any, session: Any) -> 
 # Sessions and other processes
 
 
-def test_session_pickles_are_snapshots_and_copies_of_forks_are_not_written(
-    repo: Any, session: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Chunks of copies would be lost, as nothing merges them."""
+def test_session_pickles_are_snapshots(repo: Any, session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies of forks are not written: their chunks would be lost, as nothing merges them."""
 
     def elsewhere(thing: object) -> Any:
         data = pickle.dumps(thing)

@@ -25,14 +25,7 @@ from _slow import slow
 from _things import refused
 from _unprivileged import run_child, unprivileged
 
-from xzarr3 import (
-    ConflictError,
-    InvalidKeyError,
-    LocalStore,
-    Store,
-    StoreError,
-    StorePermissionError,
-)
+from xzarr3 import ConflictError, InvalidKeyError, LocalStore, Store, StoreError, StorePermissionError
 from xzarr3._types import Buffer
 from xzarr3.stores.base import update, versioned
 from xzarr3.stores.local import files as local_files
@@ -167,9 +160,6 @@ def test_put_where_a_part_of_the_path_is_a_file(store: LocalStore) -> None:
     writes = (lambda: store.set("a", b""), lambda: update(store, "a", lambda stored: [b""]))
     refused(StoreError, r"key 'a' .*Is a directory", *writes)
     assert files(store.root) == {"a/b": b"1"}
-
-
-# Locks
 
 
 @pytest.mark.slow
@@ -348,9 +338,6 @@ def test_leftovers_are_no_keys_and_the_next_writer_removes_them(content: bytes, 
     assert os.listdir(store.root) == ["x"]
 
 
-# A lock step by step
-
-
 def _try(path: str, seconds: float = 5, *, late: bool = False) -> Lock:
     return Lock(path, time.monotonic() + seconds, shared=True, late=late)
 
@@ -416,9 +403,7 @@ def test_is_left_tells_a_lock_file_that_has_become_the_value(tmp_path: Path, bef
         assert set(files(tmp_path)) == {"a", f"a{LOCK}"}
 
 
-def test_lock_of_a_network_mount_that_still_counts_the_link_of_a_removed_file(
-    store: LocalStore, before_locking: Any
-) -> None:
+def test_lock_of_a_removed_file_whose_link_is_still_counted(store: LocalStore, before_locking: Any) -> None:
     store.set("k", b"1")
     path = os.path.join(store.root, "k")
     # As NFS does with a file that is open elsewhere.
@@ -458,9 +443,7 @@ def test_lock_leaves_no_descriptors_open(store: LocalStore) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
-def test_update_on_file_systems_without_locks(
-    number: int, way: str, store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_update_on_file_systems_without_locks(number: int, way: str, store: Any, monkeypatch: Any) -> None:
     """Changes are refused; values can be replaced whole, and none of them is torn."""
 
     def refuse(*args: object) -> None:
@@ -501,9 +484,7 @@ def test_lock_that_fails(number: int, store: LocalStore, monkeypatch: pytest.Mon
     assert files(store.root)["a/b"] == (b"2" if number == errno.ESTALE else b"1")
 
 
-def test_put_makes_a_directory_again_that_was_just_removed(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_put_makes_a_directory_again_that_was_just_removed(store: LocalStore, monkeypatch: Any) -> None:
     store.set("a/b/c", b"1")
     real, times = os.open, [3]
 
@@ -518,9 +499,6 @@ def test_put_makes_a_directory_again_that_was_just_removed(
         times[0] = 3
         write()
         assert files(store.root) == {"a/b/c": b"2"}
-
-
-# Permissions, and what lies in the way
 
 
 @unprivileged()
@@ -565,9 +543,6 @@ def test_lock_file_in_whose_place_something_else_lies(base: Path, kind: str) -> 
     refused(StoreError, "cannot write key 'a/b'", *writes)
     assert list(store.list()) == ["a/b"] or kind == "directory"
     assert (list(store.leftovers()), store.get("a/b")) == ([], b"1")
-
-
-# Values that are to survive a crash of the system
 
 
 @contextlib.contextmanager
@@ -654,12 +629,7 @@ def test_put_without_fsync_does_not_wait_for_the_disk(store: LocalStore, monkeyp
     assert "fsync" not in {name for name, _ in done}
 
 
-# Beside others
-
-
-def test_put_that_is_interrupted_as_it_renames_leaves_the_lock_of_another(
-    store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_put_interrupted_as_it_renames_leaves_the_lock_of_another(store: Any, monkeypatch: Any) -> None:
     others: list[Lock] = []
     rename = os.replace
 

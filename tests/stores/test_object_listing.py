@@ -120,9 +120,6 @@ def test_names_on_refuses_what_is_no_whole_list(kind: str) -> None:
     refused(AnswerError, None, lambda: names_on(REFUSED[kind], URL))
 
 
-# Served on loopback
-
-
 def serving(handler: Callable[..., Any], folder: Path) -> AbstractContextManager[str]:
     """A server of a folder on loopback."""
     return answered_by(partial(handler, directory=str(folder)))

@@ -285,9 +285,6 @@ def test_every_other_character_comes_back(fault_server: FaultServer) -> None:
         assert [bytes(value or b"") for value in one.get_values(keys)] == [key.encode() for key in keys]
 
 
-# Pickles and children
-
-
 def test_copies_share_a_client(fault_server: FaultServer) -> None:
     store, beside = (store_at(fault_server, f"s3://b/{name}", **SIGNED) for name in "xy")
     fault_server.put("/b/y/a", b"2")

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,8 +27,8 @@ def test_is_key_refuses_names_of_devices_on_windows(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("limit", [1, 1000])
-def test_write_all_and_read_at_where_a_call_takes_little(
-    limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_write_all_and_read_at_by_calls_that_take_little(
+    limit: int, tmp_path: Path, monkeypatch: Any
 ) -> None:
     """macOS refuses more than 2 GiB in one call; Windows has no calls that read at an offset."""
     monkeypatch.setattr(system, "_MOST", limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,14 +15,7 @@ from _recording import heard
 from _things import refused
 
 import xzarr3
-from xzarr3 import (
-    LocalStore,
-    MemoryStore,
-    ReadOnlyError,
-    Store,
-    StoreCapabilityError,
-    stores,
-)
+from xzarr3 import LocalStore, MemoryStore, ReadOnlyError, Store, StoreCapabilityError, stores
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.stores import Key, WrapperStore, cut, update, versioned
 from xzarr3.testing import CHECKS, StoreCheckError, check_store
@@ -33,8 +27,6 @@ KINDS: dict[str, Callable[[Path], Store]] = {
     "local, fsync": lambda base: LocalStore(base, fsync=True),
     "local, no locks": lambda base: LocalStore(base, locks=False),
     "four methods": lambda base: Four(),
-    "files": Files,
-    "wrapper": lambda base: WrapperStore(MemoryStore()),
     "cache": lambda base: stores.CacheStore(MemoryStore()),
     "zip": lambda base: stores.ZipStore(f"{base}.zip", mode="w"),
     "fsspec": lambda base: stores.FsspecStore(f"memory://{base}"),
@@ -46,36 +38,25 @@ test_local = every_check(KINDS["local"])
 test_local_fsync = every_check(KINDS["local, fsync"])
 test_local_without_locks = every_check(KINDS["local, no locks"])
 test_four_methods = every_check(KINDS["four methods"])
-test_wrapper = every_check(KINDS["wrapper"])
+test_wrapper = every_check(lambda base: WrapperStore(MemoryStore()))
 
 test_hostile_keys_of_files = hostile_keys(Files)
 test_hostile_keys_of_local_files = hostile_keys(LocalStore)
 test_hostile_keys_of_a_wrapper = hostile_keys(lambda base: WrapperStore(LocalStore(base)))
 
 
-# The table of the specification
+SPECIFICATION = {
+    "get": "key", "get_partial_values": "key_ranges", "set": "key value", "erase": "keys",
+    "set_partial_values": "key_start_values", "erase_values": "keys", "erase_prefix": "prefix",
+    "list": "prefix", "list_prefix": "prefix", "list_dir": "prefix",
+}  # fmt: skip
+"""The operations of the abstract store interface and their arguments; what they do is in ``check_store``."""
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_store_does_what_the_specification_says(kind: str, tmp_path: Path) -> None:
-    """The examples of the document, and each operation once."""
-    store = KINDS[kind](tmp_path / "store")
-    assert all((store.readable, store.writeable, store.erasable, store.listable))
-    for key in ("a/b", "a/c/d", "e/f/g"):
-        store.set(key, VALUE)
-    assert sorted(store.list()) == ["a/b", "a/c/d", "e/f/g"]
-    assert sorted(store.list_prefix("a/")) == ["a/b", "a/c/d"]
-    assert store.list_dir(prefix="a/") == ({"a/b"}, {"a/c/"})
-    assert store.get("a/b") == VALUE
-    parts = store.get_partial_values([("a/b", (-3, None)), ("a/x", (0, 1)), ("a/b", (2, 2))])
-    assert [*parts] == [b"789", None, b"23"]
-    store.set_partial_values([("a/b", 8, b"XYZ"), ("new", 0, b"n")])
-    assert store.get("a/b") == b"01234567XYZ"
-    store.erase("new")
-    store.erase_values(["e/f/g", "absent"])
-    store.erase_prefix("a/c/")
-    assert [*store.list()] == ["a/b"]
-    store.close()
+@pytest.mark.parametrize("operation", SPECIFICATION)
+def test_store_has_the_operations_of_the_specification(operation: str) -> None:
+    _, *found = inspect.signature(getattr(Store, operation)).parameters
+    assert " ".join(found).startswith(SPECIFICATION[operation])
 
 
 def test_specification_is_written_once() -> None:
@@ -83,9 +64,6 @@ def test_specification_is_written_once() -> None:
     for name in ("get_partial_values", "set", "set_partial_values", "erase_values", "list_prefix", "exists"):
         with pytest.raises(TypeError, match=rf"Own has \['{name}'\].*implement 'get', 'put'"):
             type("Own", (Store,), {name: lambda self, *given: None})
-
-
-# What a class lacks, and what it does wrong
 
 
 class Published(Store):
@@ -142,9 +120,6 @@ def test_check_store_says_what_a_store_does_wrong(check: str) -> None:
     refused(StoreCheckError, said, lambda: check_store(kind, leave_out=CHECKS.keys() - {check}))
 
 
-# Guards
-
-
 class Noting(Four):
     """Notes how its methods are called."""
 
@@ -193,9 +168,6 @@ def test_key_knows_its_size_and_is_text() -> None:
     assert (key, key.size, {key: 1}["a/b"]) == ("a/b", 10, 1)
     twin = pickle.loads(pickle.dumps(key))
     assert (twin, twin.size) == ("a/b", 10)
-
-
-# Threads, processes, arrays
 
 
 @pytest.mark.parametrize("kind", ["memory", "local", "zip", "fsspec", "cache", "four methods"])

@@ -36,15 +36,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import xzarr3
-from xzarr3 import LocalStore, MemoryStore, ReadOnlyError, Store, StoreError, StorePermissionError
-from xzarr3.errors import (
-    ChangedError,
-    ConflictError,
-    InvalidKeyError,
-    NodeExistsError,
-    NodeNotFoundError,
-    StoreCapabilityError,
-)
+from xzarr3 import LocalStore, MemoryStore, ReadOnlyError, Store, StoreCapabilityError, StoreError
+from xzarr3.errors import ChangedError, ConflictError, InvalidKeyError, NodeExistsError, NodeNotFoundError
 from xzarr3.stores import ZipStore
 from xzarr3.stores import zip as zip_files
 from xzarr3.stores.local.names import LOCK
@@ -698,7 +691,7 @@ def test_what_may_not_be_written_or_read(base: Path) -> None:
     ):  # fmt: skip
         (folder / place).chmod(mode)
         said = "may read" if how == "r" else "may write"
-        refused(StorePermissionError, said, lambda: ZipStore(folder / name, mode=how))  # type: ignore[arg-type] # noqa: B023
+        refused(xzarr3.StorePermissionError, said, lambda: ZipStore(folder / name, mode=how))  # type: ignore[arg-type] # noqa: B023
         assert os.listdir(folder) == ["x.zip"]
 
 

@@ -66,9 +66,6 @@ def test_what_is_no_progress_is_refused(progress: Any) -> None:
     refused(TypeError, "a callback of dask", lambda: check_shown(print))
 
 
-# Copies
-
-
 def test_copies(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xzarr3.progress._INTERVAL", 0)
     store = MemoryStore()
@@ -115,9 +112,6 @@ def test_command_shows_it_on_a_terminal(
     monkeypatch.setattr(sys, "stderr", said)
     assert main(["copy", str(tmp_path / "a.zarr"), str(tmp_path / "b.zarr"), *options]) == 0
     assert ("100%" in said.getvalue()) is expected
-
-
-# Writes
 
 
 def _sources(*shape: int) -> Any:

@@ -367,9 +367,6 @@ def test_seconds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (t.total["request_seconds"], t.seconds) == (0, 15)
 
 
-# Object stores
-
-
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("xzarr3.stores.object.client._FIRST_PAUSE", 0.004)
@@ -461,9 +458,6 @@ def test_file_systems_of_the_web(fault_server: FaultServer) -> None:
     assert t.arrays["/"]["bytes_read"] > sum(len(value) for key, value in stored.items() if "c/" in key)
 
 
-# The report
-
-
 def test_report(store: Store) -> None:
     with xzarr3.trace() as t:
         assert str(t).startswith("0.")
@@ -494,9 +488,6 @@ def test_arrays_without_number_are_bounded() -> None:
     _, counts = collector.told()
     assert len(counts) <= 1001
     assert sum(numbers["get"] for numbers in counts.values()) == 2500
-
-
-# The log
 
 
 def _lines(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -544,9 +535,6 @@ def test_requests_to_services_are_logged_with_their_keys(fault_server: FaultServ
     assert "s3cr3t" not in part + absent
 
 
-# Other processes
-
-
 @pytest.fixture
 def array(local_store: LocalStore) -> xzarr3.Array:
     values = np.random.default_rng(4).random((8, 50))
@@ -578,9 +566,6 @@ def test_forked_children_are_not_counted(array: xzarr3.Array) -> None:
         _ = array[:2]
     assert t.arrays["/air"]["get"] == 5
     assert t.processes == 1
-
-
-# Workers
 
 
 def _log_into(path: str) -> None:
