@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -46,9 +47,9 @@ def case(name: object) -> Iterator[None]:
         raise
 
 
-def refused(kind: type[BaseException], words: str | None, *calls: Callable[[], object]) -> list[BaseException]:
+def refused(kind: type[BaseException], words: str | None, *calls: Callable[[], object]) -> list[Any]:
     """What the calls raise: each an error of this kind, in whose text the words (a pattern) are."""
-    found: list[BaseException] = []
+    found = []
     for at, call in enumerate(calls):
         with case(at), pytest.raises(kind, match=words) as caught:
             call()
