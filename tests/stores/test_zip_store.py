@@ -733,7 +733,7 @@ STEPS = st.one_of(
     st.tuples(st.just("erase_prefix"), st.sampled_from(["a/", "a/c/", "\u00e9/"])),
     st.tuples(st.sampled_from(["close", "flush", "discard", "pack"])),
 )
-ON_ONE_PATH = [HealthCheck.function_scoped_fixture]
+ON_ONE_PATH = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
 @given(steps=st.lists(STEPS, max_size=20))
