@@ -33,7 +33,7 @@ from _kinds import Remote, Unsized, every_check
 from _processes import orphan, processes
 from _things import refused
 from _unprivileged import run_child, unprivileged
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import xzarr3
@@ -920,6 +920,9 @@ def test_member_that_cannot_be_read(path: Path, name: str, is_last: bool) -> Non
 
     expect(ZipStore(path))
     expect(ZipStore(MemoryStore({"x.zip": path.read_bytes()}), "x.zip"))
+    if name == "far beyond":  # The place of new members.
+        refused(StoreError, "members lie beyond its directory", lambda: ZipStore(path, mode="a"))
+        return
     writing(path, "a", new=b"new").close()
     expect(ZipStore(path))
     assert ZipStore(path).get("new") == b"new"
@@ -1031,6 +1034,7 @@ BYTES = st.sampled_from([0, 1, 0xFF, 0x50, 8]) | st.integers(0, 255)
 CHANGES = st.tuples(st.integers(0, len(WHOLE) - 1), BYTES)
 
 
+@example(changes=[(len(WHOLE) - 9, 0)])  # Members that seem to be where the directory is.
 @given(changes=st.lists(CHANGES, max_size=4))
 @settings(max_examples=100, deadline=None, suppress_health_check=ON_ONE_PATH)
 def test_adding_to_any_bytes_ends_in_our_error_or_keeps_what_was_readable(path: Path, changes: Any) -> None:

@@ -293,10 +293,13 @@ class _Draft(Value):
 
     def copy(self, old: _Zip) -> None:
         """Begin with the members of an old zip."""
-        if any(info.filename.encode() != _raw_name(info) for info in (*old.members.values(), *old.others)):
+        infos = [*old.members.values(), *old.others]
+        if any(info.filename.encode() != _raw_name(info) for info in infos):
             raise StoreError(
                 f"cannot add to {self.where}: names of members are not in UTF-8; copy it with ZipStore.pack"
             )
+        if any(info.header_offset >= old.start for info in infos):  # Where new members would be.
+            raise StoreError(f"cannot add to {self.where}: members lie beyond its directory; {_WHOLE}")
         for at in range(0, old.start, _BLOCK):
             self.append([old.file.read(at, min(_BLOCK, old.start - at))])
 
