@@ -30,9 +30,11 @@ import xzarr3
 import xzarr3.commit.replace
 from xzarr3 import LocalStore, MemoryStore, NodeExistsError, Store, StoreCapabilityError, to_zarr
 from xzarr3.commit import lease
+from xzarr3.commit.places import Place
 from xzarr3.commit.replace import may_be_lost
 from xzarr3.dask.blocks import Regions
 from xzarr3.dask.done import done_tiles
+from xzarr3.formats.v3 import V3
 from xzarr3.stores import CacheStore, WrapperStore
 
 SHAPE = (12, 10)
@@ -619,6 +621,19 @@ def test_a_write_that_goes_on_is_not_taken_up(anywhere: Store, tmp_path: Path) -
     assert made(log) == 10
     assert not hasattr(refused[0], "__notes__")
     np.testing.assert_array_equal(opened(anywhere)["t"], MADE)
+
+
+def test_who_has_lost_the_place_does_not_put_anything_there(store: Store, tmp_path: Path) -> None:
+    """A process that was stopped for long, while another one has done its work."""
+    log = tmp_path / "log"
+
+    def take() -> None:
+        if made(log) == 5:
+            store.set(Place.of(store, V3, "").lease().key, b'{"owner": "another"}')
+
+    with pytest.raises(xzarr3.ConflictError, match="another writer replaced it"):
+        to_zarr(blocks(log, take), store, resume=True)
+    assert "zarr.json" not in contents(store)
 
 
 def test_what_cannot_be_resumed_is_refused_at_once(tmp_path: Path) -> None:
