@@ -137,9 +137,7 @@ def _failing(marker: Path, chunk: int) -> xr.Dataset:
 
 @pytest.mark.parametrize("chunk", [1, 2])
 @pytest.mark.parametrize("how", WRITES)
-def test_failed_writes_leave_nothing_and_may_be_tried_again(
-    client: Client, tmp_path: Path, how: str, chunk: int
-) -> None:
+def test_failed_writes_leave_nothing(client: Client, tmp_path: Path, how: str, chunk: int) -> None:
     path, marker, once, options = tmp_path / "store", tmp_path / "marker", tmp_path / "once", WRITES[how]
     _zeros(path)
     before = _marks(path)

@@ -125,9 +125,7 @@ def test_a_dead_writer_of_another_host_blocks_nobody_for_longer_than_a_minute(wo
 
 
 @pytest.mark.parametrize("name", ["two", "three"])
-def test_a_live_writer_is_not_robbed_by_another_host(
-    world: World, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_live_writer_is_not_robbed(world: World, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store = MemoryStore()
     mine = taken(store)
     world.renews.add(mine)

@@ -219,9 +219,7 @@ def write_elsewhere(kind: str, url: str, options: str, log: str, mode: Any) -> N
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "mode"), [("cluster", "w"), ("service", "w-"), ("service", "w")])
-def test_a_program_killed_at_random_moments(
-    tmp_path: Path, kind: str, mode: Any, request: pytest.FixtureRequest
-) -> None:
+def test_a_program_is_killed(tmp_path: Path, kind: str, mode: Any, request: pytest.FixtureRequest) -> None:
     """All of its processes at once, as a machine that is taken away."""
     url, options, log = str(tmp_path / "target"), None, tmp_path / "log"
     if kind == "service":

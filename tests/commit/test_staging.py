@@ -450,9 +450,7 @@ def test_a_write_killed_at_any_change_leaves_the_old_the_new_or_a_swap_that_can_
 
 
 @pytest.mark.parametrize("kind", ["keys", "directory"])
-def test_who_comes_within_a_swap_is_told_who_is_at_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_who_comes_within_a_swap_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     store: Store = MemoryStore() if kind == "keys" else LocalStore(tmp_path)
     copy, looks = keys._copy, 0
 

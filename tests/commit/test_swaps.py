@@ -186,9 +186,7 @@ def test_a_failed_swap_is_finished_where_nothing_is_written_on_condition(how: An
 
 
 @pytest.mark.parametrize("is_within", [True, False])
-def test_of_two_swaps_one_within_the_other_one_is_refused(
-    is_within: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_two_swaps_within_one_place_one_fails(is_within: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     store, copy = MemoryStore(), keys._copy
     to_zarr(dataset(0), store, group="g")
     two = [

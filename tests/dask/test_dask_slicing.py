@@ -194,9 +194,7 @@ def test_masks_and_empty_blocks_that_are_asked_for() -> None:
         (lambda x: x[4].max(), {("c/0/0", 320, 80), ("c/0/1", 320, 80)}),
     ],
 )
-def test_only_what_is_selected_is_fetched(
-    select: Callable[[Any], Any], expected: set[tuple[str, int, int]]
-) -> None:
+def test_the_selected_is_fetched(select: Callable[[Any], Any], expected: set[tuple[str, int, int]]) -> None:
     store = RecordingStore(MemoryStore())
     _, values = _made(30, 40, where=store, chunks=(10, 20), compressors=None)
     lazy = select(from_zarr(store, chunks="units"))

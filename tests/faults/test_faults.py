@@ -326,9 +326,7 @@ def test_failing_reads_are_errors_and_never_fill(
 
 
 @pytest.mark.parametrize("name", ["open", "preadv", "fstat", "scandir"])
-def test_failing_reads_of_documents_and_lists(
-    name: str, local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_documents(name: str, local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     _make(local_store, path="a/x")
     root = xzarr3.open_group(local_store, mode="r+")
     asks: list[Callable[[], object]] = [

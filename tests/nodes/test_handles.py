@@ -376,9 +376,7 @@ def test_names_of_tasks_stay_until_something_is_written_where_stores_cannot_tell
 
 
 @pytest.mark.parametrize("kind", ["s3", "http", "fsspec-http", "fsspec-memory", "directory"])
-def test_two_opens_of_a_url_give_the_same_names(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_two_opens_give_the_same_names(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     data = xr.Dataset({"t": ("x", np.arange(1.0, 9.0))}, {"x": np.arange(8)})
     encoding: Any = {"t": {"chunks": (2,), "compressors": None, "dtype": "int64", "_FillValue": -9}}
     given: Any = {}
