@@ -41,22 +41,20 @@ def test_both_names_set_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "match"),
+    ("name", "value", "error", "match"),
     [
-        ({"threads": 0}, ValueError, "threads=0; accepted: an integer of at least 1"),
-        ({"threads": "two"}, ValueError, "threads='two'"),
-        ({"memory_limit": "lots"}, ValueError, "not a size: 'lots'"),
-        ({"memory_limit": 0}, ValueError, "not a size: 0"),
-        ({"missing": "erorr"}, ValueError, "did you mean 'error'"),
-        ({"max_document_bytes": 0}, ValueError, "max_document_bytes=0; accepted"),
-        ({"thread": 1}, KeyError, "did you mean 'threads'"),
-        ({"threading.max_workers": 1}, KeyError, "here that is 'threads'"),
-        ({"async.concurrency": 1}, KeyError, "concurrency=... of a store"),
+        ("threads", 0, ValueError, "threads=0; accepted: an integer of at least 1"),
+        ("memory_limit", "lots", ValueError, "not a size: 'lots'"),
+        ("missing", "erorr", ValueError, "did you mean 'error'"),
+        ("max_document_bytes", 0, ValueError, "max_document_bytes=0; accepted"),
+        ("thread", 1, KeyError, "did you mean 'threads'"),
+        ("threading.max_workers", 1, KeyError, "here that is 'threads'"),
+        ("async.concurrency", 1, KeyError, "concurrency=... of a store"),
     ],
 )
-def test_what_is_no_option_is_refused(options: dict[str, Any], error: Any, match: str) -> None:
+def test_what_is_no_option_is_refused(name: str, value: Any, error: Any, match: str) -> None:
     with pytest.raises(error, match=match):
-        config.set({**options, "threads": options.get("threads", 2)})
+        config.set({"threads": 2, name: value})
     assert dict(config) == DEFAULTS
 
 
