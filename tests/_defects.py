@@ -20,16 +20,12 @@ def healthy(zarr_format: Any, store: Store | None = None) -> Store:
     store = MemoryStore() if store is None else store
     root = xzarr3.create_group(store, zarr_format=zarr_format)
     time = np.arange(1, 9, dtype="int32")
-    root.create_array(
-        "time", data=time, chunks=4, attributes=TIME, compressors=None, dimension_names=("time",)
-    )
-    names = ("time", "lat")
+    plain: dict[str, Any] = {"compressors": None, "attributes": TIME}
+    root.create_array("time", data=time, chunks=4, dimension_names=("time",), **plain)
+    grid: dict[str, Any] = {"chunks": (4, 3), "dimension_names": ("time", "lat")}
     data = np.arange(1, 49, dtype="int16").reshape(8, 6)
-    root.create_array(
-        "t2m", data=data, chunks=(4, 3), attributes={"units": "K"}, compressors=None, dimension_names=names
-    )
-    packed = data.astype("float32")
-    root.create_array("packed", data=packed, chunks=(4, 3), dimension_names=names)
+    root.create_array("t2m", data=data, compressors=None, attributes={"units": "K"}, **grid)
+    root.create_array("packed", data=data.astype("float32"), **grid)
     root.create_group("deep").create_array("x", data=[1, 2, 3], chunks=2)
     if zarr_format != "3-draft":
         xzarr3.consolidate_metadata(store)
@@ -43,13 +39,24 @@ class Planter:
         self.store, self.zarr_format = store, zarr_format
         self.format: Any = xzarr3.open_group(store, use_consolidated=False).format
 
+    def put(self, key: str, value: bytes = b"1") -> str:
+        """Store a value; as with others, its key is returned."""
+        self.store.set(key, value)
+        return key
+
+    def cut(self, key: str, size: int) -> str:
+        """Keep the first bytes of a value."""
+        return self.put(key, bytes(self.store.get(key))[:size])
+
+    def erase(self, *keys: str) -> str:
+        self.store.erase_values(keys)
+        return keys[0]
+
     def chunk(self, path: str, *coords: int) -> str:
-        """The key of a chunk."""
         array = xzarr3.open_array(self.store, path)
         return self.format.keys(path).chunks + array.metadata.chunk_key_encoding.key(coords)
 
     def document(self, path: str) -> str:
-        """The key of the document that defines an array."""
         return str(self.format.keys(path).array)
 
     def attributes(self, path: str) -> str:
@@ -60,7 +67,7 @@ class Planter:
         """Change a document; with ``copy``, its consolidated copy follows."""
         document = json.loads(bytes(self.store.get(key) or b"{}"))
         change(document)
-        self.store.set(key, json.dumps(document).encode())
+        self.put(key, json.dumps(document).encode())
         if copy:
             self.copy()
         return key
@@ -97,6 +104,4 @@ class Planter:
         value = bytes(self.store.get(key))
         index = np.array(shard.read_index(value))
         change(index.reshape(-1, 2))
-        encoded = bytes(shard.index_chain.encode(index))
-        self.store.set(key, value[: -shard.index_size] + encoded)
-        return key
+        return self.put(key, value[: -shard.index_size] + bytes(shard.index_chain.encode(index)))

@@ -29,7 +29,6 @@ DTYPES = (
 
 
 def codec(name: str, **configuration: Any) -> Codec:
-    """A codec as a metadata document has it."""
     return {"name": name, "configuration": configuration} if configuration else {"name": name}
 
 
@@ -40,7 +39,6 @@ CRC32C = codec("crc32c")
 
 
 def blosc(cname: str, shuffle: str, itemsize: int) -> Codec:
-    """The blosc codec with all of its configuration."""
     return codec("blosc", cname=cname, clevel=5, shuffle=shuffle, typesize=itemsize, blocksize=0)
 
 
@@ -89,14 +87,12 @@ class Request:
 
     @property
     def fill_json(self) -> Any:
-        """The fill value as a document has it."""
         if self.fill is not None:
             return self.fill.json
         return {"b": False, "f": 0.0, "c": [0.0, 0.0]}.get(self.native.kind, 0)
 
     @property
     def fill_scalar(self) -> Any:
-        """The fill value as a numpy scalar."""
         return self.native.type(0) if self.fill is None else self.fill.scalar(self.dtype)
 
     @property
@@ -115,6 +111,15 @@ class Request:
     @property
     def compressors(self) -> list[Codec]:
         return [c for c in self.codecs if c not in self.filters and c != self.serializer]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What xzarr3 and zarr-python are told in the same way."""
+        return {
+            "shape": self.shape, "dtype": self.dtype, "chunks": self.chunks, "serializer": self.serializer,
+            "fill_value": self.fill_scalar, "dimension_names": self.names,
+            "attributes": dict(self.attributes),
+        }  # fmt: skip
 
     def uses(self, word: str) -> bool:
         """Whether a codec of this name, or with this setting, is used, in a shard or outside."""
@@ -178,14 +183,11 @@ class Library(ABC):
             array.append(values)
 
     def save(self, path: Path, request: Request, values: npt.ArrayLike) -> None:
-        """Make the array and write all of it."""
         self.create(path, request)
         self.write(path, ..., values)
 
 
 class Xzarr3(Library):
-    """The library under test."""
-
     distribution = "xzarr3"
 
     def __init__(self) -> None:
@@ -263,9 +265,8 @@ class Zarrs(ZarrPython):
 
     distribution = "zarrs"
     settings: Mapping[str, Any] = {
-        "codec_pipeline.path": "zarrs.ZarrsCodecPipeline",
-        "codec_pipeline.strict": True,
-    }
+        "codec_pipeline.path": "zarrs.ZarrsCodecPipeline", "codec_pipeline.strict": True,
+    }  # fmt: skip
 
     def cannot_read(self, request: Request) -> str | None:
         if request.native.kind == "c" and request.uses("big"):
@@ -392,7 +393,6 @@ class GdalBindings(Gdal):
         return dataset.GetRootGroup()
 
     def array(self, path: Path, name: str = "/", **options: str) -> Any:
-        """The array, given its path in the hierarchy."""
         root = self.root(path, **options)
         if name == "/":
             (name,) = (f"/{only}" for only in root.GetMDArrayNames())
@@ -402,7 +402,6 @@ class GdalBindings(Gdal):
         return np.asarray(self.array(path, name).ReadAsArray())
 
     def save(self, path: Path, values: AnyArray, chunks: tuple[int, ...], **options: str) -> None:
-        """Write an array ``/data`` with GDAL's own choice of fields, zero being its fill value."""
         from osgeo import gdal_array
 
         code = gdal_array.NumericTypeCodeToGDALTypeCode(values.dtype)

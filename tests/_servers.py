@@ -36,10 +36,11 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from email.utils import formatdate
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pytest
 from _fault_server import FaultServer
@@ -71,38 +72,34 @@ class Process:
         watch = [sys.executable, "-I", "-S", str(Path(__file__).with_name("_watch.py")), str(LIMIT), drop]
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                [*watch, *command],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=directory,
-                env={**os.environ, "TMPDIR": str(directory), **environment},
-            )
+                [*watch, *command], stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT,
+                cwd=directory, env={**os.environ, "TMPDIR": str(directory), **environment},
+            )  # fmt: skip
 
     def log(self) -> str:
-        """What it has printed so far."""
         return self.log_path.read_text(errors="replace")
 
     def port_in_log(self, before: str) -> int:
         """The port that it names in its log behind these words, as soon as it does."""
         return int(self.wait_for(lambda: re.search(rf"{before} http://127\.0\.0\.1:(\d+)", self.log()))[1])
 
-    def wait_for(self, ready: Callable[[], T | None], seconds: float = 120.0) -> T:
+    def wait_for(self, ready: Callable[[], T | None]) -> T:
         """What ``ready`` finds at last; MissingServerError if the process ends or takes too long."""
-        end = time.monotonic() + seconds
-        what = f"it did not start within {seconds:.0f} s"
-        while time.monotonic() < end:
-            status = self.process.poll()
+        end = time.monotonic() + 120
+        while time.monotonic() < end and self.process.poll() is None:
             if found := ready():
                 return found
-            if status is not None:
-                what = f"it ended with status {status}"
-                break
             time.sleep(0.02)
-        raise MissingServerError(f"{what}: {self.log()[-300:].strip()}")
+        said = f"its status is {self.process.poll()}: {self.log()[-300:].strip()}"
+        raise MissingServerError(f"it did not start within 120 s, {said}")
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
 
     def stop(self) -> None:
-        """End it, and wait for its end."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):  # It may be at its end already.
             self.process.stdin.write(b".")
@@ -124,15 +121,27 @@ def fresh() -> str:
 
 @dataclass
 class Server:
-    """What all have in common: their address and process."""
+    """What all have in common: their address and process; most have `bucket`, the name of a new one."""
 
     port: int
     process: Process | None
+    secrets: ClassVar[dict[str, str]] = {}
+    obstore_secrets: ClassVar[dict[str, str]] = {}
+    above = ""
+    """What the paths of all buckets begin with."""
 
     @property
     def url(self) -> str:
-        """Address without a slash at the end."""
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        return {**self.secrets, "endpoint_url": f"{self.url}{self.above}", "allow_http": True}
+
+    @property
+    def obstore_options(self) -> dict[str, Any]:
+        place = {"endpoint": f"{self.url}{self.above}", "client_options": {"allow_http": True}}
+        return {**self.obstore_secrets, **place}
 
     def request(self, method: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
         """Status and body of an answer, without any store between."""
@@ -148,18 +157,12 @@ class Server:
 class S3Server(Server):
     """moto's server, which checks no signatures."""
 
-    @property
-    def storage_options(self) -> dict[str, Any]:
-        keys = {"key": "test-key", "secret": "test-secret", "region": "us-east-1"}
-        return {**keys, "endpoint_url": self.url, "allow_http": True}
-
-    @property
-    def obstore_options(self) -> dict[str, Any]:
-        keys = {"access_key_id": "test-key", "secret_access_key": "test-secret", "region": "us-east-1"}
-        return {**keys, "endpoint": self.url, "client_options": {"allow_http": True}}
+    secrets: ClassVar = {"key": "test-key", "secret": "test-secret", "region": "us-east-1"}
+    obstore_secrets: ClassVar = {
+        "access_key_id": "test-key", "secret_access_key": "test-secret", "region": "us-east-1",
+    }  # fmt: skip
 
     def bucket(self) -> str:
-        """The name of a new bucket."""
         name = fresh()
         status, body = self.request("PUT", f"/{name}")
         assert status == 200, body
@@ -169,15 +172,9 @@ class S3Server(Server):
 class AzureServer(Server):
     """Azurite, with its one account."""
 
-    @property
-    def storage_options(self) -> dict[str, Any]:
-        keys = {"account_name": ACCOUNT, "account_key": ACCOUNT_KEY}
-        return {**keys, "endpoint_url": f"{self.url}/{ACCOUNT}", "allow_http": True}
-
-    @property
-    def obstore_options(self) -> dict[str, Any]:
-        keys = {"account_name": ACCOUNT, "account_key": ACCOUNT_KEY}
-        return {**keys, "endpoint": f"{self.url}/{ACCOUNT}", "client_options": {"allow_http": True}}
+    secrets: ClassVar = {"account_name": ACCOUNT, "account_key": ACCOUNT_KEY}
+    obstore_secrets: ClassVar = secrets
+    above = f"/{ACCOUNT}"
 
     def bucket(self) -> str:
         """The name of a new container, made by a request signed with the shared key of the account."""
@@ -233,30 +230,25 @@ class GcsServer(Server):
 
     faults: FaultServer
 
-    @property
-    def storage_options(self) -> dict[str, Any]:
-        return {"endpoint_url": self.url, "bearer_token": "test-token", "allow_http": True}
+    secrets: ClassVar = {"bearer_token": "test-token"}
 
     def bucket(self) -> str:
-        """The name of a new bucket."""
         return fresh()
 
 
 @contextmanager
 def start_s3() -> Iterator[S3Server]:
-    """moto's server."""
     for needed in ("moto", "flask_cors"):
         if find_spec(needed) is None:
             raise MissingServerError(f"{needed} is not installed")
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
     environment = {"MOTO_PORT": "0", "PYTHONUNBUFFERED": "1"}
-    with _directory() as directory, _stopped(Process(command, directory, **environment)) as process:
+    with _directory() as directory, Process(command, Path(directory), **environment) as process:
         yield S3Server(process.port_in_log("Running on"), process)
 
 
 @contextmanager
 def start_azure() -> Iterator[AzureServer]:
-    """Azurite."""
     node = shutil.which("node") or shutil.which("node", path="/usr/local/bin:/usr/bin")
     if node is None:
         raise MissingServerError("there is no node, which azurite of npm needs")
@@ -266,37 +258,25 @@ def start_azure() -> Iterator[AzureServer]:
         raise MissingServerError(f"azurite of npm is not installed, in PATH or in {INSTALLED.name}")
     command = [node, script, "--blobHost", "127.0.0.1", "--blobPort", "0", "--location", "."]
     command += ["--silent", "--loose", "--skipApiVersionCheck", "--disableTelemetry"]
-    with _directory() as directory, _stopped(Process(command, directory)) as process:
+    with _directory() as directory, Process(command, Path(directory)) as process:
         yield AzureServer(process.port_in_log("successfully listens on"), process)
 
 
 NGINX = """
-daemon off;
-master_process off;
-pid {directory}/nginx.pid;
-error_log {directory}/error.log;
+daemon off; master_process off; pid {directory}/nginx.pid; error_log {directory}/error.log;
 events {{ worker_connections 512; }}
 http {{
     access_log {directory}/requests.log;
-    client_body_temp_path {directory}/body;
-    proxy_temp_path {directory}/proxy;
-    fastcgi_temp_path {directory}/fastcgi;
-    uwsgi_temp_path {directory}/uwsgi;
-    scgi_temp_path {directory}/scgi;
-    types {{}}
-    default_type application/octet-stream;
-    gzip off;
-    sendfile on;
-    keepalive_requests 100000;
-    client_max_body_size 256m;
+    client_body_temp_path {directory}/body; proxy_temp_path {directory}/proxy;
+    fastcgi_temp_path {directory}/fastcgi; uwsgi_temp_path {directory}/uwsgi; scgi_temp_path {directory}/scgi;
+    types {{}} default_type application/octet-stream; gzip off; sendfile on;
+    keepalive_requests 100000; client_max_body_size 256m;
     server {{
         listen 127.0.0.1:{port};
         root {directory}/www;
         location / {{ }}
         location /auth/ {{
-            alias {directory}/www/;
-            auth_basic "tests";
-            auth_basic_user_file {directory}/users;
+            alias {directory}/www/; auth_basic "tests"; auth_basic_user_file {directory}/users;
         }}
         location /forbidden/ {{ return 403; }}
         location /login/ {{
@@ -305,10 +285,7 @@ http {{
         }}
         location /moved/ {{ return 302 /login/; }}
         location /compressed/ {{
-            alias {directory}/www/;
-            gzip on;
-            gzip_types *;
-            gzip_min_length 1;
+            alias {directory}/www/; gzip on; gzip_types *; gzip_min_length 1;
         }}
     }}
 }}
@@ -322,8 +299,8 @@ def start_http() -> Iterator[WebServer]:
     binary = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin:/sbin")
     if binary is None and not local.exists():
         raise MissingServerError(f"nginx is not installed, in PATH, in /usr/sbin or in {INSTALLED.name}")
-    with _directory() as directory:
-        environment = {}
+    with _directory() as private:
+        directory, environment = Path(private), dict[str, str]()
         if binary is None:
             # Without rights one may be unable to reach the checkout.
             shutil.copytree(INSTALLED / "nginx", directory / "nginx", symlinks=True)
@@ -338,7 +315,7 @@ def start_http() -> Iterator[WebServer]:
         server.root.mkdir()
         server.root.chmod(0o777)
         (directory / "users").write_text(f"{server.user}:{{PLAIN}}{server.password}\n")
-        with _stopped(_start_nginx(binary, directory, server, environment)) as server.process:
+        with _start_nginx(binary, directory, server, environment) as server.process:
             yield server
 
 
@@ -375,15 +352,9 @@ def _takes_connections(port: int) -> bool:
 
 @contextmanager
 def start_gcs() -> Iterator[GcsServer]:
-    """The scripted server as Google's storage."""
     with FaultServer.start(limit=LIMIT) as faults:
         faults.configure(delete_missing=404)
         yield GcsServer(faults.port, None, faults)
-
-
-def start_faults() -> FaultServer:
-    """The scripted server."""
-    return FaultServer.start(limit=LIMIT)
 
 
 @contextmanager
@@ -399,21 +370,8 @@ def answered_by(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]
             thread.join()
 
 
-@contextmanager
-def _stopped(process: Process) -> Iterator[Process]:
-    try:
-        yield process
-    finally:
-        process.stop()
-
-
-@contextmanager
-def _directory() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix=PRIVATE))
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
+def _directory() -> AbstractContextManager[str]:
+    return tempfile.TemporaryDirectory(prefix=PRIVATE, ignore_cleanup_errors=True)
 
 
 @contextmanager
@@ -443,7 +401,7 @@ s3_server = _fixture("S3 by moto", start_s3)
 azure_server = _fixture("Azure by Azurite", start_azure)
 http_server = _fixture("HTTP by nginx", start_http)
 gcs_server = _fixture("GCS by the scripted server", start_gcs)
-fault_process = _fixture("The scripted server", start_faults)
+fault_process = _fixture("The scripted server", partial(FaultServer.start, limit=LIMIT))
 
 
 @pytest.fixture

@@ -13,99 +13,71 @@ from _slow import slow
 
 import xzarr3
 from xzarr3.checks.report import CODES
+from xzarr3.conventions.fill_value_attribute import encode_fill_value
 
 EMPTY = 2**64 - 1
 
 
-def flip(store: Any, key: str, at: int) -> str:
-    """Change one byte of a value."""
-    value = bytearray(bytes(store.get(key)))
+def flip(plant: Planter, at: int) -> str:
+    """Change one byte of a shard."""
+    key = plant.shards()
+    value = bytearray(bytes(plant.store.get(key)))
     value[at] ^= 0xFF
-    store.set(key, bytes(value))
-    return key
-
-
-def cut(store: Any, key: str, size: int) -> str:
-    """Keep the first bytes of a value."""
-    store.set(key, bytes(store.get(key))[:size])
-    return key
-
-
-def put(store: Any, key: str, value: bytes = b"1") -> str:
-    """Store a value."""
-    store.set(key, value)
-    return key
-
-
-def erase(store: Any, *keys: str) -> str:
-    """Erase keys; returns the first."""
-    store.erase_values(keys)
-    return keys[0]
+    return plant.put(key, bytes(value))
 
 
 def gone(plant: Planter, path: str) -> str:
-    """Erase the documents of an array and its copies; returns the key of its first chunk."""
+    """Erase the documents of an array and its copies; the key of its first chunk."""
     first = plant.chunk(path, 0)
-    erase(plant.store, *plant.format.keys(path).documents)
+    plant.erase(*plant.format.keys(path).documents)
     plant.copy()
     return first
 
 
+def consolidated(plant: Planter) -> str:
+    return str(plant.format.keys("").consolidated)
+
+
 def stale(plant: Planter) -> str:
     """Erase an array beside its copy."""
-    erase(plant.store, *plant.format.keys("packed").documents)
-    erase(plant.store, *(plant_key for plant_key in list(plant.store.list()) if "packed/" in plant_key))
-    return str(plant.format.keys("").consolidated)
+    plant.erase(*plant.format.keys("packed").documents)
+    plant.erase(*(key for key in list(plant.store.list()) if "packed/" in key))
+    return consolidated(plant)
+
+
+def within(plant: Planter, document: dict[str, Any]) -> dict[str, Any]:
+    """Where a document has the attributes."""
+    return document if plant.zarr_format == 2 else document["attributes"]
 
 
 def differing(plant: Planter) -> str:
     """Change attributes beside their copy."""
-
-    def change(document: dict[str, Any]) -> None:
-        (document if plant.zarr_format == 2 else document["attributes"]).update(units="m")
-
-    plant.edit(plant.attributes("t2m"), change, copy=False)
-    return str(plant.format.keys("").consolidated)
+    plant.edit(plant.attributes("t2m"), lambda d: within(plant, d).update(units="m"), copy=False)
+    return consolidated(plant)
 
 
 def lacks(plant: Planter) -> str:
     """Add an array beside the copies."""
-    key = str(plant.format.keys("").consolidated)
-    before = plant.store.get(key)
+    before = plant.store.get(consolidated(plant))
     xzarr3.create_array(plant.store, "added", data=[1])
-    plant.store.set(key, before)
-    return key
+    return plant.put(consolidated(plant), before)
 
 
 def lat(plant: Planter, values: Any, fill_value: Any = None, **attributes: Any) -> str:
     """Add a coordinate of floats."""
-    xzarr3.create_array(
-        plant.store, "lat", data=np.asarray(values, "float64"), dimension_names=("lat",),
-        attributes=attributes, fill_value=fill_value,
-    )  # fmt: skip
+    options = {"dimension_names": ("lat",), "attributes": attributes, "fill_value": fill_value}
+    xzarr3.create_array(plant.store, "lat", data=np.asarray(values, "float64"), **options)
     plant.copy()
     return ""
 
 
 def other_format(plant: Planter) -> str:
-    """An array of another format in the hierarchy."""
     if plant.zarr_format == 2:
-        return put(plant.store, "strange/zarr.json", b'{"zarr_format": 3, "node_type": "group"}')
-    return put(plant.store, "strange/.zgroup", b'{"zarr_format": 2}')
-
-
-def double(plant: Planter) -> str:
-    """Documents of two formats for one node."""
-    return put(plant.store, "t2m/.zarray", b'{"zarr_format": 2}')
-
-
-def wrong_type(document: dict[str, Any]) -> None:
-    document["shape"] = "many"
+        return plant.put("strange/zarr.json", b'{"zarr_format": 3, "node_type": "group"}')
+    return plant.put("strange/.zgroup", b'{"zarr_format": 2}')
 
 
 def unknown_codec(plant: Planter) -> str:
-    """A compressor that nobody has."""
-
     def change(document: dict[str, Any]) -> None:
         if plant.zarr_format == 3:
             document["codecs"][-1]["name"] = "no.such.codec"
@@ -120,149 +92,95 @@ def unknown_codec(plant: Planter) -> str:
 def literal(plant: Planter) -> str:
     """NaN in attributes."""
     key = plant.attributes("deep/x")
-    document = json.loads(bytes(plant.store.get(key) or b"{}"))
-    (document if plant.zarr_format == 2 else document["attributes"])["valid"] = float("nan")
-    put(plant.store, key, json.dumps(document).encode())
+    plant.edit(key, lambda d: within(plant, d).update(valid=float("nan")), copy=plant.zarr_format != 3)
     if plant.zarr_format == 3:  # the copy would have it, too
         plant.edit("zarr.json", lambda document: document.pop("consolidated_metadata"), copy=False)
-    else:
-        plant.copy()
     return key
-
-
-def dims(plant: Planter, names: list[Any]) -> str:
-    """Dimension names of an array."""
-    if plant.zarr_format != 2:
-        key = plant.document("t2m")
-        return plant.edit(key, lambda document: document.update(dimension_names=names))
-    return plant.set_attributes("t2m", _ARRAY_DIMENSIONS=names)
 
 
 def lost(plant: Planter) -> str:
     """A node below a group without a document."""
-    key = plant.document("nowhere/x")
-    return put(plant.store, key, bytes(plant.store.get(plant.document("deep/x"))))
-
-
-def orphan_attributes(plant: Planter) -> str:
-    return put(plant.store, "nowhere/.zattrs", b"{}")
+    return plant.put(plant.document("nowhere/x"), bytes(plant.store.get(plant.document("deep/x"))))
 
 
 def renamed(plant: Planter) -> str:
     """A chunk under a key of another form."""
-    prefix = plant.format.keys("t2m").chunks
-    return put(plant.store, prefix + {3: "0.1", 2: "0/1", "3-draft": "0.1"}[plant.zarr_format])
+    name = {3: "0.1", 2: "0/1", "3-draft": "0.1"}[plant.zarr_format]
+    return plant.put(plant.format.keys("t2m").chunks + name)
 
 
-def shared(index: Any) -> None:
-    index[1] = index[0]
+def temporary(plant: Planter) -> str:
+    draft = plant.zarr_format == "3-draft"
+    return plant.put("data/t2m/c0/0.0123.partial" if draft else f"{plant.chunk('t2m', 0, 0)}.0123ef.partial")
 
 
-def overlapping(index: Any) -> None:
-    index[1, 0] -= 4
+def indexed(entry: Any, value: Any) -> Callable[[Planter], str]:
+    """Change an entry of the index of a shard: rows are inner chunks, columns offset and size."""
+    return lambda p: p.edit_index(lambda index: index.__setitem__(entry, value(index)))
 
 
-def beyond(index: Any) -> None:
-    index[3, 0] = 10**6
-
-
-def into_index(index: Any) -> None:
-    index[3, 0] += 8
-
-
-def gap(index: Any) -> None:
-    index[1] = EMPTY
-
-
-def damaged_packed(plant: Planter) -> str:
-    key = plant.chunk("packed", 1, 1)
-    return put(plant.store, key, b"\xffnot compressed at all")
-
-
-ALL, V3_ONLY, WITH_COPIES = FORMATS, (3,), (3, 2)
+ALL, V3, WITH_COPIES = FORMATS, (3,), (3, 2)
 Plant = Callable[[Planter], str]
 
 # name: (code, formats, node, how to plant it; returns the key of the finding)
 DEFECTS: dict[str, tuple[str, tuple[Any, ...], str, Plant]] = {
-    "document is no JSON": (
-        "document-invalid", ALL, "t2m", lambda p: put(p.store, p.document("t2m"), b"{not json"),
-    ),
-    "document is cut off": ("document-invalid", ALL, "t2m", lambda p: cut(p.store, p.document("t2m"), 20)),
+    "no JSON": ("document-invalid", ALL, "t2m", lambda p: p.put(p.document("t2m"), b"{not json")),
+    "document is cut off": ("document-invalid", ALL, "t2m", lambda p: p.cut(p.document("t2m"), 20)),
     "field is of another type": (
-        "document-invalid", ALL, "t2m", lambda p: p.edit(p.document("t2m"), wrong_type, copy=False),
+        "document-invalid", ALL, "t2m",
+        lambda p: p.edit(p.document("t2m"), lambda document: document.update(shape="many"), copy=False),
     ),
     "codec is unknown": ("extension-unknown", ALL, "packed", unknown_codec),
     "attribute is NaN": ("document-literals", ALL, "deep/x", literal),
-    "two formats": ("document-double", V3_ONLY, "t2m", double),
-    "attributes of nothing": ("document-orphan", (2,), "nowhere", orphan_attributes),
+    "two formats": ("document-double", V3, "t2m", lambda p: p.put("t2m/.zarray", b'{"zarr_format": 2}')),
+    "attributes of nothing": ("document-orphan", (2,), "nowhere", lambda p: p.put("nowhere/.zattrs", b"{}")),
     "group is lost": ("node-lost", WITH_COPIES, "nowhere/x", lost),
     "node of another format": ("node-other-format", ALL, "strange", other_format),
     "copy names what is gone": ("consolidated-stale", WITH_COPIES, "", stale),
     "copy lacks a node": ("consolidated-lacks", WITH_COPIES, "", lacks),
-    "copy differs": (
-        "consolidated-differs", WITH_COPIES, "",
-        differing,
+    "copy differs": ("consolidated-differs", WITH_COPIES, "", differing),
+    "too few dimension names": (
+        "dimension-names-invalid", (2,), "t2m", lambda p: p.set_attributes("t2m", _ARRAY_DIMENSIONS=["time"]),
     ),
-    "too few dimension names": ("dimension-names-invalid", (2,), "t2m", lambda p: dims(p, ["time"])),
-    "no names in dimension names": ("dimension-names-invalid", (2,), "t2m", lambda p: dims(p, [1, 2])),
-    "missing chunk": ("chunks-missing", ALL, "t2m", lambda p: erase(p.store, p.chunk("t2m", 1, 0))),
+    "no names in dimension names": (
+        "dimension-names-invalid", (2,), "t2m", lambda p: p.set_attributes("t2m", _ARRAY_DIMENSIONS=[1, 2]),
+    ),
+    "missing chunk": ("chunks-missing", ALL, "t2m", lambda p: p.erase(p.chunk("t2m", 1, 0))),
     "all chunks are missing": (
-        "chunks-missing", ALL, "deep/x",
-        lambda p: erase(p.store, p.chunk("deep/x", 0), p.chunk("deep/x", 1))[:0],
+        "chunks-missing", ALL, "deep/x", lambda p: p.erase(p.chunk("deep/x", 0), p.chunk("deep/x", 1))[:0],
     ),
-    "empty chunk": ("chunk-empty", ALL, "t2m", lambda p: cut(p.store, p.chunk("t2m", 0, 1), 0)),
-    "empty compressed chunk": (
-        "chunk-empty", ALL, "packed", lambda p: cut(p.store, p.chunk("packed", 0, 1), 0),
-    ),
-    "short chunk": ("chunk-size", ALL, "t2m", lambda p: cut(p.store, p.chunk("t2m", 0, 1), 5)),
-    "huge compressed chunk": (
-        "chunk-size", ALL, "packed", lambda p: put(p.store, p.chunk("packed", 0, 1), bytes(2**23)),
-    ),
-    "chunk outside": ("chunk-outside", ALL, "t2m", lambda p: put(p.store, p.chunk("t2m", 2, 0))),
+    "empty chunk": ("chunk-empty", ALL, "t2m", lambda p: p.cut(p.chunk("t2m", 0, 1), 0)),
+    "empty compressed chunk": ("chunk-empty", ALL, "packed", lambda p: p.cut(p.chunk("packed", 0, 1), 0)),
+    "short chunk": ("chunk-size", ALL, "t2m", lambda p: p.cut(p.chunk("t2m", 0, 1), 5)),
+    "huge chunk": ("chunk-size", ALL, "packed", lambda p: p.put(p.chunk("packed", 0, 1), bytes(2**23))),
+    "chunk outside": ("chunk-outside", ALL, "t2m", lambda p: p.put(p.chunk("t2m", 2, 0))),
     "misnamed chunk": ("chunk-misnamed", ALL, "t2m", renamed),
     "chunks of a lost array": ("chunks-orphan", ALL, "deep", lambda p: gone(p, "deep/x")),
-    "temporary file": (
-        "key-temporary", ALL, "t2m",
-        lambda p: put(p.store, p.chunk("t2m", 0, 0) + ".0123456789abcdef.partial")
-        if p.zarr_format != "3-draft" else put(p.store, "data/t2m/c0/0.0123.partial"),
+    "temporary file": ("key-temporary", ALL, "t2m", temporary),
+    "foreign file": ("key-foreign", ALL, "", lambda p: p.put("README.md")),
+    "short shard": ("shard-small", V3, "shards", lambda p: p.cut(p.shards(), 20)),
+    "damaged index": ("shard-index", V3, "shards", lambda p: flip(p, -30)),
+    "damaged checksum": ("shard-index", V3, "shards", lambda p: flip(p, -1)),
+    "beyond the shard": ("shard-bounds", V3, "shards", indexed((3, 0), lambda index: 10**6)),
+    "within the index": ("shard-bounds", V3, "shards", indexed((3, 0), lambda index: index[3, 0] + 8)),
+    "overlap": ("shard-overlap", V3, "shards", indexed((1, 0), lambda index: index[1, 0] - 4)),
+    "shared": ("shard-overlap", V3, "shards", indexed(1, lambda index: index[0])),
+    "gap": ("shard-gaps", V3, "shards", indexed(1, lambda index: EMPTY)),
+    "inner chunk of another size": ("chunk-size", V3, "shards", indexed((3, 1), lambda index: 7)),
+    "empty inner chunk": ("chunk-empty", V3, "shards", indexed((3, 1), lambda index: 0)),
+    "damaged chunk": (
+        "chunk-damaged", ALL, "packed", lambda p: p.put(p.chunk("packed", 1, 1), b"\xffnot compressed"),
     ),
-    "foreign file": ("key-foreign", ALL, "", lambda p: put(p.store, "README.md")),
-    "short shard": ("shard-small", V3_ONLY, "shards", lambda p: cut(p.store, p.shards(), 20)),
-    "damaged index": ("shard-index", V3_ONLY, "shards", lambda p: flip(p.store, p.shards(), -30)),
-    "damaged checksum": ("shard-index", V3_ONLY, "shards", lambda p: flip(p.store, p.shards(), -1)),
-    "beyond the shard": ("shard-bounds", V3_ONLY, "shards", lambda p: p.edit_index(beyond)),
-    "within the index": ("shard-bounds", V3_ONLY, "shards", lambda p: p.edit_index(into_index)),
-    "overlap": ("shard-overlap", V3_ONLY, "shards", lambda p: p.edit_index(overlapping)),
-    "shared": ("shard-overlap", V3_ONLY, "shards", lambda p: p.edit_index(shared)),
-    "gap": ("shard-gaps", V3_ONLY, "shards", lambda p: p.edit_index(gap)),
-    "inner chunk of another size": (
-        "chunk-size", V3_ONLY, "shards", lambda p: p.edit_index(lambda index: index.__setitem__((3, 1), 7)),
-    ),
-    "empty inner chunk": (
-        "chunk-empty", V3_ONLY, "shards", lambda p: p.edit_index(lambda index: index.__setitem__((3, 1), 0)),
-    ),
-    "damaged chunk": ("chunk-damaged", ALL, "packed", damaged_packed),
     "coordinate with NaN": ("coordinate-nan", ALL, "lat", lambda p: lat(p, [1, np.nan, 3, 4, 5, 6])),
-    "coordinate that is not stored": (
-        "coordinate-fill", ALL, "time", lambda p: erase(p.store, p.chunk("time", 1)),
-    ),
+    "coordinate not stored": ("coordinate-fill", ALL, "time", lambda p: p.erase(p.chunk("time", 1))),
     "fill value in a coordinate": (
         "coordinate-fill", (2,), "lat", lambda p: lat(p, [-3, -2, -1, 0, 1, 2], fill_value=0.0),
     ),
     "fill value attribute in a coordinate": (
         "coordinate-fill", (3,), "lat",
-        lambda p: lat(p, [1, 2, 3, -99, 5, 6], _FillValue=xzarr3_fill(-99.0)),
+        lambda p: lat(p, [1, 2, 3, -99, 5, 6], _FillValue=encode_fill_value(-99.0, np.dtype("f8"))),
     ),
 }  # fmt: skip
-
-
-def xzarr3_fill(value: float) -> Any:
-    """A fill value as xarray writes it in attributes."""
-    from xzarr3.conventions.fill_value_attribute import encode_fill_value
-
-    return encode_fill_value(value, np.dtype("float64"))
-
-
 CASES = [(name, each) for name, (_, formats, _, _) in DEFECTS.items() for each in formats]
 
 

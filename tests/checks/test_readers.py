@@ -64,36 +64,31 @@ Read = Callable[[Path, str, Path], Any]
 # A byte has bits that values of these types do not use.
 NARROW = ("int2", "int4", "float4_e2m1fn")
 INSTALLED: dict[str, Read] = {
-    "zarr-python": by_zarr_python,
-    "xarray": by_xarray,
-    "tensorstore": by_tensorstore,
-    "GDAL": by_gdal,
-}
+    "zarr-python": by_zarr_python, "xarray": by_xarray, "tensorstore": by_tensorstore, "GDAL": by_gdal,
+}  # fmt: skip
+OF_BYTES = "a fill value of bytes that is a list of numbers"
+OF_SIGNED = "fixedscaleoffset that stores signed integers"
 OF_ZARR_PYTHON = {
     "netcdf-c-*/characters": "the dtype '>S1'",
     "netcdf-c-*/packed": "the elementsize 0 of shuffle, as netCDF-C writes it",
-    "*/subarray": "fields that are arrays",
-    "tensorstore-*/v2/record": "fields that are arrays",
+    "*/subarray": "fields that are arrays", "tensorstore-*/v2/record": "fields that are arrays",
     "*/variable/bytes_default": "the fill value 0 of bytes",
-    "zarr-python-3.0.10/layouts3/fill/bytes": "a fill value of bytes that is a list of numbers",
-    "zarr-python-3.0.10/types3/S4": "a fill value of bytes that is a list of numbers",
-    "zarr-python-3.0.10/types3/bytes*": "a fill value of bytes that is a list of numbers",
+    "zarr-python-3.0.10/layouts3/fill/bytes": OF_BYTES,
+    "zarr-python-3.0.10/types3/S4": OF_BYTES, "zarr-python-3.0.10/types3/bytes*": OF_BYTES,
     "zarr-python-3.0.10/types2/S4": "text of fixed length with a codec of objects",
     "zarr-python-3.0.10/types2/*/U4": "text of fixed length with a codec of objects",
     "zarr-python-3.0.10/types2/*/M8_*": "a fill value that is a date",
-}
+}  # fmt: skip
 REFUSED: dict[str, dict[str, str]] = {
     "zarr-python": OF_ZARR_PYTHON,
     "xarray": OF_ZARR_PYTHON,
     "tensorstore": {"*/codecs/compressor/zstd*": "the field 'checksum' of zstd in version 2"},
     "GDAL": {
         "netcdf-c-*/packed": "the elementsize 0 of shuffle, as netCDF-C writes it",
-        "*/types/*c8": "complex fill values in version 2",
-        "*/types/*c16": "complex fill values in version 2",
-        "*/types2/*c8": "complex fill values in version 2",
-        "*/types2/*c16": "complex fill values in version 2",
-        "tensorstore-*/v2/*/c8": "complex fill values in version 2",
-        "tensorstore-*/v2/*/c16": "complex fill values in version 2",
+        **{
+            f"{place}/{name}": "complex fill values in version 2"
+            for place in ("*/types/*", "*/types2/*", "tensorstore-*/v2/*") for name in ("c8", "c16")
+        },
         "*/layouts/fill/complex": "complex fill values in version 2",
         "*/layouts2/fill/complex": "complex fill values in version 2",
         "*/layouts*/fill/u8": "fill values of uint64 beyond those of int64",
@@ -103,11 +98,10 @@ REFUSED: dict[str, dict[str, str]] = {
         "*/codecs/filter/delta_big": "delta of big-endian numbers",
         "*/codecs/filter/delta_i2": "delta that stores another dtype",
         "*/codecs/filter/uncompressed": "delta that stores another dtype",
-        "*/codecs/filter/fixedscaleoffset": "fixedscaleoffset that stores signed integers",
-        "*/codecs/filter/fixedscaleoffset_f_order": "fixedscaleoffset that stores signed integers",
-        "*/codecs2/fixedscaleoffset": "fixedscaleoffset that stores signed integers",
+        "*/codecs/filter/fixedscaleoffset": OF_SIGNED, "*/codecs2/fixedscaleoffset": OF_SIGNED,
+        "*/codecs/filter/fixedscaleoffset_f_order": OF_SIGNED,
     },
-}
+}  # fmt: skip
 """What a library refuses although it knows all names: arrays of ``tests/data``, and why."""
 
 

@@ -33,24 +33,17 @@ def write(store: Any, number: int) -> None:
 
 
 def codes(store: Any, path: str = "", **options: Any) -> list[str]:
-    """The codes of what a check finds, leaving out missing chunks."""
-    report = xzarr3.check(store, path, **options)
-    return [finding.code for finding in report.findings]
-
-
-def killed(number: int) -> tuple[Any, bool]:
-    """A store whose replacement was killed at a change, and whether it was."""
-    store = MortalStore()
-    write(store, 0)
-    was_killed = store.killed_at(number, lambda: write(store, 100), gone=True)
-    return MemoryStore(contents(store)), was_killed
+    return [finding.code for finding in xzarr3.check(store, path, **options).findings]
 
 
 def test_every_killed_replacement_is_found_and_recovered() -> None:
     """Whatever it left, recover leaves the old or the new dataset; only a dead lease may stay."""
     seen: set[str] = set()
     for number in range(200):
-        store, was_killed = killed(number)
+        mortal = MortalStore()
+        write(mortal, 0)
+        was_killed = mortal.killed_at(number, lambda store=mortal: write(store, 100), gone=True)
+        store = MemoryStore(contents(mortal))
         report = xzarr3.check(store)
         found = {finding.code: finding.remedy for finding in report.findings}
         assert all(code.startswith(("write-", "node-", "chunks-")) for code in found), found

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents
-from _slow import slow
 from _waiting import WaitingStore
 
 import xzarr3
@@ -27,16 +26,14 @@ DELTA = {"id": "delta", "dtype": "<i4"}
 def hierarchy(store: Store, zarr_format: Any, **options: Any) -> xzarr3.Group:
     """Groups in groups, arrays of several types and layouts, missing chunks, attributes."""
     options = {"compressors": "gzip", **options}
-    root = xzarr3.create_group(
-        store, zarr_format=zarr_format, attributes={"title": "all", "n": [1, {"a": None}]}
-    )
+    attributes = {"title": "all", "n": [1, {"a": None}]}
+    root = xzarr3.create_group(store, zarr_format=zarr_format, attributes=attributes)
     values = np.arange(24, dtype="float32").reshape(4, 6)
     values[0, 0] = np.nan
     root.create_array("f4", data=values, chunks=(2, 4), dimension_names=("y", "x"), **options)
     root.create_array("order", data=values.astype(">f8"), chunks=(3, 3), order="F", **options)
-    sparse = root.create_array(
-        "deep/er/sparse", shape=(9, 9), chunks=(2, 2), dtype="int16", fill_value=-7, **options
-    )
+    layout = {"shape": (9, 9), "chunks": (2, 2), "dtype": "int16", "fill_value": -7}
+    sparse = root.create_array("deep/er/sparse", **layout, **options)
     sparse[3:5, 2:7] = np.arange(10).reshape(2, 5)
     root.create_array("scalar", data=np.float64(2.5), attributes={"units": "K"}, **options)
     root.create_array("bool", data=np.array([True, False, True]), **options)
@@ -50,22 +47,18 @@ def variables(store: Any, **options: Any) -> list[str]:
         return [str(name) for name in found.variables]
 
 
-@pytest.mark.parametrize("kind", [slow("memory"), "local"])
 @pytest.mark.parametrize("source_format", [3, 2])
 @pytest.mark.parametrize("zarr_format", [3, 2])
-def test_copy_keeps_the_order_of_variables(
-    source_format: Any, zarr_format: Any, kind: str, tmp_path: Path
-) -> None:
-    places = [LocalStore(tmp_path / f"{at}") if kind == "local" else MemoryStore() for at in range(3)]
+def test_copy_keeps_the_order_of_variables(source_format: Any, zarr_format: Any, tmp_path: Path) -> None:
+    source, whole, part = (LocalStore(tmp_path / name) for name in ("source", "whole", "part"))
     ds = xr.Dataset({name: ("time", [1.0, 2]) for name in "zbqa"}, {"time": [0, 1]})
-    xzarr3.to_zarr(ds, places[0], zarr_format=source_format)
-    xzarr3.to_zarr(ds, places[0], group="of/it")
-    order = variables(places[0])
+    xzarr3.to_zarr(ds, source, zarr_format=source_format)
+    xzarr3.to_zarr(ds, source, group="of/it")
+    order = variables(source)
     assert order == ["z", "b", "q", "a", "time"]
-    xzarr3.copy(places[0], places[1], zarr_format=zarr_format)
-    xzarr3.copy(places[0], places[2], source_path="of/it", path="g/h", zarr_format=zarr_format)
-    assert variables(places[1]) == variables(places[1], group="of/it") == order
-    assert variables(places[2], group="g/h") == order
+    xzarr3.copy(source, whole, zarr_format=zarr_format)
+    xzarr3.copy(source, part, source_path="of/it", path="g/h", zarr_format=zarr_format)
+    assert variables(whole) == variables(whole, group="of/it") == variables(part, group="g/h") == order
 
 
 def assert_same(one: xzarr3.Group, other: xzarr3.Group, *, masked: bool = False) -> None:
@@ -107,6 +100,7 @@ def test_chunks_are_moved_as_they_are(new: Any) -> None:
     store, target = MemoryStore(), MemoryStore()
     array = xzarr3.create_array(store, "a", shape=(5, 5), chunks=2, dtype="int32", compressors="gzip")
     array[...] = np.arange(25).reshape(5, 5)
+    store.set("a/c/0/0", b"damaged")  # A copy does not look into chunks.
     xzarr3.copy(store, target, zarr_format=new)
     prefix, separator = {2: ("a/", "."), "3-draft": ("data/a/c", "/")}[new]
     moved = {
@@ -114,18 +108,7 @@ def test_chunks_are_moved_as_they_are(new: Any) -> None:
         for key, value in contents(target).items()
         if key.startswith(prefix) and ".z" not in key
     }
-    stored = {key.removeprefix("a/c/"): value for key, value in contents(store).items() if "/c/" in key}
-    assert moved == stored
-
-
-def test_damaged_chunks_stay_damaged() -> None:
-    """What cannot be decoded is moved all the same: a copy does not look into chunks."""
-    store, target = MemoryStore(), MemoryStore()
-    xzarr3.create_array(store, "a", data=np.ones(4), chunks=4)
-    store.set("a/c/0", b"damaged")
-    copied = xzarr3.copy(store, target, zarr_format=2)
-    with pytest.raises(xzarr3.ChunkDecodeError):
-        copied["a"][...]
+    assert moved == {key[4:]: value for key, value in contents(store).items() if "/c/" in key}
 
 
 @pytest.mark.parametrize(
@@ -155,25 +138,18 @@ def test_recoding_makes_it_sayable() -> None:
     data = np.arange(64, dtype="int32").reshape(8, 8)
     xzarr3.create_array(store, "a", data=data, chunks=(2, 2), shards=(4, 8), fill_value=5)
     copied = xzarr3.copy(store, MemoryStore(), zarr_format="3-draft", compressors="gzip", shards=None)["a"]
-    assert copied.chunks == (2, 2)
-    assert copied.shards is None
+    assert (copied.chunks, copied.shards) == ((2, 2), None)
     np.testing.assert_array_equal(copied[...], data)
     again = xzarr3.copy(store, MemoryStore(), compressors=ZstdCodec(level=9))["a"]
-    assert again.shards == (4, 8)
-    assert again.compressors == (ZstdCodec(level=9),)
+    assert (again.shards, again.compressors) == ((4, 8), (ZstdCodec(level=9),))
     np.testing.assert_array_equal(again[...], data)
     with pytest.raises(MetadataError, match="shards"):
         xzarr3.copy(store, MemoryStore(), shards=(3, 8))
 
 
 def test_what_xarray_masks_stays_masked(tmp_path: Path) -> None:
-    packed = xr.Dataset(
-        {
-            "t": ("x", np.array([280.5, np.nan, 281.0]), {"units": "K"}),
-            "n": ("x", np.array([0, 1, 2])),
-            "z": ("x", np.array([0.0, np.nan, 1.0])),
-        }
-    )
+    values = {"t": [280.5, np.nan, 281.0], "n": [0, 1, 2], "z": [0.0, np.nan, 1.0]}
+    packed = xr.Dataset({name: ("x", each, {"units": "K"}) for name, each in values.items()})
     encoding = {"t": {"dtype": "int16", "scale_factor": 0.1, "_FillValue": 0, "add_offset": 270.0}}
     for old, new in ((2, 3), (3, 2)):
         one, other, back = (tmp_path / f"{name}{old}" for name in ("one", "other", "back"))
@@ -190,9 +166,8 @@ def test_what_xarray_masks_stays_masked(tmp_path: Path) -> None:
 def test_absent_chunks_are_stored_where_their_value_would_be_left_open(fill: int) -> None:
     """Version 2 masks its fill value in xarray, so it cannot stand for values that are there."""
     store, target = MemoryStore(), MemoryStore()
-    array = xzarr3.create_array(
-        store, "a", shape=6, chunks=2, dtype="i4", fill_value=fill, dimension_names=["x"], compressors=None
-    )
+    layout = {"shape": 6, "chunks": 2, "dtype": "i4", "dimension_names": ["x"], "compressors": None}
+    array = xzarr3.create_array(store, "a", fill_value=fill, **layout)
     array[2:4] = [1, 2]
     copied = xzarr3.copy(store, target, zarr_format=2)["a"]
     assert copied.fill_value is None
@@ -233,12 +208,11 @@ def test_consolidated_metadata_come_along() -> None:
 def test_a_source_that_lies_in_the_target_is_refused(tmp_path: Path) -> None:
     xzarr3.create_array(tmp_path / "outer", "inner", data=np.arange(10))
     before = sorted(tmp_path.rglob("*"))
-    for source, target in (("outer/inner", "outer"), ("outer", "outer/inner/copy"), ("outer", "outer/inner")):
+    (tmp_path / "link").symlink_to(tmp_path / "outer")
+    inside = [("outer/inner", "outer"), ("outer", "outer/inner/copy"), ("outer", "outer/inner")]
+    for source, target in (*inside, ("outer/inner", "link")):
         with pytest.raises(NodeExistsError, match="contains the other"):
             xzarr3.copy(tmp_path / source, tmp_path / target, overwrite=True)
-    (tmp_path / "link").symlink_to(tmp_path / "outer")
-    with pytest.raises(NodeExistsError, match="contains the other"):
-        xzarr3.copy(tmp_path / "outer" / "inner", tmp_path / "link", overwrite=True)
     assert sorted(tmp_path.rglob("*")) == sorted([*before, tmp_path / "link"])
     assert xzarr3.open_array(tmp_path / "outer", "inner")[...].tolist() == list(range(10))
 
@@ -301,9 +275,8 @@ def test_chunks_that_were_left_behind_are_nobodys(store: Store) -> None:
 
 def test_huge_sparse_arrays_are_copied_without_walking_through_them() -> None:
     store = MemoryStore()
-    array = xzarr3.create_array(
-        store, "a", shape=(10**6, 10**6), chunks=(1000, 1000), dtype="i2", fill_value=-1, compressors="gzip"
-    )
+    layout = {"shape": (10**6, 10**6), "chunks": (1000, 1000), "dtype": "i2", "compressors": "gzip"}
+    array = xzarr3.create_array(store, "a", fill_value=-1, **layout)
     array[5, 7] = array[999_999, 999_999] = 3
     sharded = xzarr3.create_array(store, "b", shape=10**9, chunks=1000, shards=10**6, dtype="i1")
     sharded[10**8 : 10**8 + 5] = 1
@@ -324,25 +297,10 @@ def test_nodes_that_no_group_leads_to_are_not_lost() -> None:
     assert list(target.list()) == []
 
 
-def test_nodes_of_a_store_that_cannot_list_are_not_lost() -> None:
-    """Consolidated metadata name them."""
-    made, source, target = MemoryStore(), WaitingStore(listable=False), MemoryStore()
-    xzarr3.create_array(made, "g/a", data=np.arange(3))
-    xzarr3.consolidate_metadata(made)
-    for key in made.list():
-        source.set(key, made.get(key))
-    xzarr3.copy(source, target)
-    assert xzarr3.open_array(target, "g/a")[...].tolist() == [0, 1, 2]
-
-
 def test_what_xarray_masks_in_text_scalars_and_by_attributes(tmp_path: Path) -> None:
     text = ["", "a", "b"]
-    dataset = xr.Dataset(
-        {
-            "text": ("x", np.array(text, "U3")), "string": ("x", np.array(text, object)),
-            "raw": ("x", np.array([b"", b"a", b"b"], "S3")), "scalar": 5.0,
-        }
-    )  # fmt: skip
+    kinds = {"text": np.array(text, "U3"), "string": np.array(text, object), "raw": np.array(text, "S3")}
+    dataset = xr.Dataset({name: ("x", values) for name, values in kinds.items()} | {"scalar": 5.0})
     dataset.to_zarr(tmp_path / "3.zarr", zarr_format=3, consolidated=False)
     xzarr3.copy(tmp_path / "3.zarr", tmp_path / "2.zarr", zarr_format=2)
     for engine in ("zarr", "xzarr3"):
@@ -371,9 +329,8 @@ def test_a_fill_value_beside_an_attribute(dtype: str, fill: int | None, tmp_path
 
 
 def test_names_of_dimensions_in_an_attribute_of_version_3(tmp_path: Path) -> None:
-    xzarr3.create_array(
-        tmp_path / "3.zarr", "v", data=np.arange(3), attributes={"_ARRAY_DIMENSIONS": ["x"], "units": "K"}
-    )
+    attributes = {"_ARRAY_DIMENSIONS": ["x"], "units": "K"}
+    xzarr3.create_array(tmp_path / "3.zarr", "v", data=np.arange(3), attributes=attributes)
     xzarr3.copy(tmp_path / "3.zarr", tmp_path / "2.zarr", zarr_format=2)
     with xr.open_dataset(tmp_path / "2.zarr", engine="xzarr3") as found:
         assert found.v.values.tolist() == [0, 1, 2]
@@ -393,18 +350,21 @@ def test_codecs_that_need_not_be_understood_are_not_those_of_new_chunks() -> Non
     assert names == ["bytes", "gzip"]
 
 
-def test_nodes_that_consolidated_metadata_lack_are_copied_as_well() -> None:
-    store = MemoryStore()
-    xzarr3.create_array(store, "a", data=np.arange(3))
+def test_nodes_are_not_lost_that_consolidated_metadata_or_lists_lack() -> None:
+    store, unlisted = MemoryStore(), WaitingStore(listable=False)
+    xzarr3.create_array(store, "g/a", data=np.arange(3))
     xzarr3.consolidate_metadata(store)
     stale = bytes(store.get("zarr.json"))
-    xzarr3.create_array(store, "g/b", data=np.arange(4))
+    for key in store.list():
+        unlisted.set(key, store.get(key))
+    assert xzarr3.copy(unlisted, MemoryStore())["g/a"][...].tolist() == [0, 1, 2]
+    xzarr3.create_array(store, "b", data=np.arange(4))
     store.set("zarr.json", stale)
     source = xzarr3.open_group(store)
-    assert list(source) == ["a"]
+    assert list(source) == ["g"]
     copied = xzarr3.copy(source, MemoryStore())
     assert copied.consolidated
-    assert copied["g/b"][...].tolist() == [0, 1, 2, 3]
+    assert copied["b"][...].tolist() == [0, 1, 2, 3]
 
 
 GRID = np.arange(64).reshape(8, 8)
@@ -422,18 +382,15 @@ FILTERED: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_an_array_with_a_filter_goes_where_there_are_none(kind: str, old: Any) -> None:
     data, options = FILTERED[kind]
     store = MemoryStore()
-    chunks = (3,) * data.ndim
-    array = xzarr3.create_array(store, "a", data=data, chunks=chunks, zarr_format=old, **options)
+    array = xzarr3.create_array(store, "a", data=data, chunks=(3, 3), zarr_format=old, **options)
     xzarr3.create_array(store, "b", data=np.arange(3), compressors="gzip", zarr_format=old)
     assert array.filters
     stored = bytes(store.get("b/0" if old == 2 else "b/c/0"))
     for new in FORMATS:
         copied = xzarr3.copy(store, MemoryStore(), zarr_format=new, filters=None, compressors="gzip")
-        np.testing.assert_array_equal(copied["a"][...], data)
-        assert copied["a"].filters == ()
-        again = xzarr3.open_array(copied.store, "a")
-        np.testing.assert_array_equal(again[...], data)
-        assert again.compressors == (GzipCodec(),)
+        for array_copied in (copied["a"], xzarr3.open_array(copied.store, "a")):
+            np.testing.assert_array_equal(array_copied[...], data)
+            assert (array_copied.filters, array_copied.compressors) == ((), (GzipCodec(),))
     kept = xzarr3.copy(store, MemoryStore(), filters=None)
     assert kept["a"].compressors == array.compressors
     assert kept.store.get("b/0" if old == 2 else "b/c/0") == stored
@@ -471,7 +428,7 @@ def test_filters_within_shards_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("attributes", "marks"),
     [
-        ({}, "NA"), ({"_FillValue": "b"}, "NA"),
+        ({"_FillValue": "b"}, "NA"),
         ({"missing_value": "b"}, ["b", "NA"]), ({"missing_value": ["b", "NA"]}, ["b", "NA"]),
     ],
 )  # fmt: skip
@@ -495,9 +452,8 @@ def test_copy_keeps_what_text_is_missing(
 
 def test_names_of_dimensions_in_a_document_of_nczarr() -> None:
     """That document is not copied; the names that it alone has are."""
-    source, target = xzarr3.MemoryStore(), xzarr3.MemoryStore()
-    xzarr3.create_group(source, zarr_format=2)
-    xzarr3.create_array(source, "v", data=np.ones((4, 6)), zarr_format=2)
+    source, target = MemoryStore(), MemoryStore()
+    xzarr3.create_group(source, zarr_format=2).create_array("v", data=np.ones((4, 6)))
     source.set(".nczgroup", b"{}")
     source.set("v/.nczarray", b'{"dimrefs": ["/y", "/x"]}')
     assert xzarr3.open_array(source, "v").dimension_names == ("y", "x")

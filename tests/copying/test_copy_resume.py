@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +37,13 @@ def source(store: Any) -> Any:
 
 def units(store: Any) -> dict[str, bytes]:
     """What is stored besides documents, leases and notes."""
-    return {
-        key: value
-        for key, value in contents(store).items()
-        if not key.endswith("zarr.json") and not key.startswith(".xzarr3")
-    }
+    found = contents(store).items()
+    return {k: v for k, v in found if not k.endswith("zarr.json") and not k.startswith(".xzarr3")}
+
+
+def resumed(before: Any, **options: Any) -> Callable[[Any], Any]:
+    """What copies a source into a store, going on where it can."""
+    return lambda store: xzarr3.copy(before, store, resume=True, **options)
 
 
 @pytest.fixture
@@ -76,20 +79,18 @@ def test_killed_at_every_change(
     before = source(MemoryStore())
     whole = MemoryStore()
     xzarr3.copy(before, whole, **options)
-    for store, killed in killed_everywhere(
-        MortalStore(), lambda store: xzarr3.copy(before, store, resume=True, **options)
-    ):
+    copy = resumed(before, **options)
+    for store, killed in killed_everywhere(MortalStore(), copy):
         if not killed:
             break
         forget_process()
         there, number = units(store), len(worked)
-        copied = xzarr3.copy(before, store, resume=True, **options)
-        assert copied.attrs == {"title": "all"}
+        assert copy(store).attrs == {"title": "all"}
         assert not [tile for tile in worked[number:] if tile <= there.keys()], "stored, and copied again"
         number = len(worked)
         assert contents(store) == contents(whole)
         assert left(store) == []
-        xzarr3.copy(before, store, resume=True, **options)
+        copy(store)
         assert len(worked) == number, "a finished copy was copied"
 
 
@@ -100,17 +101,16 @@ def test_killed_at_random_points_in_a_directory(
     chunks: tuple[int, ...], memory: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(xzarr3.options._values, "memory_limit", memory)
-    options: dict[str, Any] = {"encoding": {"maps": {"chunks": chunks}}, "threads": 1}
     before = source(LocalStore(tmp_path / "source"))
-    xzarr3.copy(before, tmp_path / "whole", **options)
+    copy = resumed(before, encoding={"maps": {"chunks": chunks}}, threads=1)
+    copy(tmp_path / "whole")
     whole = contents(LocalStore(tmp_path / "whole"))
-    calls = killed_at_call(-1, lambda: xzarr3.copy(before, tmp_path / "counted", resume=True, **options))
+    calls = killed_at_call(-1, partial(copy, tmp_path / "counted"))
     chosen = random.Random(3)
     for number in range(5):
         target = tmp_path / str(number)
         for _ in range(chosen.randint(1, 3)):
-            act = lambda target=target: xzarr3.copy(before, target, resume=True, **options)  # noqa: E731
-            killed_at_call(chosen.randrange(calls), act)
+            killed_at_call(chosen.randrange(calls), partial(copy, target))
             document = target / "zarr.json"
             if document.exists():  # Whoever finds it finds all.
                 assert contents(LocalStore(target)).items() >= whole.items()
@@ -118,7 +118,7 @@ def test_killed_at_random_points_in_a_directory(
         staged = {path.name: path.stat().st_ino for path in found if path.name.isdecimal()}
         if [*target.glob(".xzarr3-*/swap")]:  # Past the point where it is resumed.
             staged = {}
-        xzarr3.copy(before, target, resume=True, **options)
+        copy(target)
         assert contents(LocalStore(target)) == whole
         placed = {path.name: path.stat().st_ino for path in target.glob("time/c/*")}
         assert staged.items() <= placed.items(), "stored, and copied again"
@@ -202,48 +202,35 @@ def test_a_node_that_looks_like_the_finished_copy_is_none(path: str, worked: lis
     assert xzarr3.diff(before, target).ok
 
 
-def test_a_node_is_replaced_by_a_resumed_copy(tmp_path: Path) -> None:
+def test_a_node_is_replaced_by_a_resumed_copy() -> None:
     before, target = source(MemoryStore()), MortalStore()
     xzarr3.create_group(target, attributes={"old": 1}).create_array("old", data=np.arange(3), chunks=1)
-    first, replaced = contents(target), 0
-    for store, killed in killed_everywhere(
-        type("Mortal", (MortalStore,), {})(first),
-        lambda store: xzarr3.copy(before, store, resume=True, overwrite=True, **RECHUNKED),
-    ):
+    copy, replaced = resumed(before, overwrite=True, **RECHUNKED), 0
+    for store, killed in killed_everywhere(target, copy):
         forget_process()
         if killed:
             replaced += 1
-            xzarr3.copy(before, store, resume=True, overwrite=True, **RECHUNKED)
+            copy(store)
         assert sorted(xzarr3.open_group(store).array_keys()) == ["maps", "time"]
         assert left(store) == []
     assert replaced > 10
 
 
 def test_stores_that_keep_nothing(tmp_path: Path) -> None:
-    with (
-        xzarr3.ZipStore(tmp_path / "a.zip", mode="w") as target,
-        pytest.raises(StoreCapabilityError, match="resume=True"),
-    ):
+    refused = pytest.raises(StoreCapabilityError, match="resume=True")
+    with xzarr3.ZipStore(tmp_path / "a.zip", mode="w") as target, refused:
         xzarr3.copy(source(MemoryStore()), target, resume=True)
 
 
 def test_a_copy_that_is_killed_twice_at_its_end_leaves_nothing() -> None:
-    before = source(MemoryStore())
-    ended = [
-        contents(store)
-        for store, _ in killed_everywhere(
-            MortalStore(), lambda store: xzarr3.copy(before, store, resume=True, **RECHUNKED)
-        )
-        if "zarr.json" in contents(store)
-    ]
+    copy = resumed(source(MemoryStore()), **RECHUNKED)
+    found = [contents(store) for store, _ in killed_everywhere(MortalStore(), copy)]
+    ended = [there for there in found if "zarr.json" in there]
     assert len(ended) >= 3
     for there in ended[:-1]:
         forget_process()
-        for store, killed in killed_everywhere(
-            holding(type("Mortal", (MortalStore,), {}), there),
-            lambda store: xzarr3.copy(before, store, resume=True, **RECHUNKED),
-        ):
+        for store, killed in killed_everywhere(holding(MortalStore, there), copy):
             if killed:
                 forget_process()
-                xzarr3.copy(before, store, resume=True, **RECHUNKED)
+                copy(store)
             assert left(store) == []
