@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,10 +52,7 @@ def test_lines(given: tuple[str, ...], lines: list[str], folder: Path, call: Cal
     [
         (("info", "ocean.zarr"), ["title", "An ocean", "├── deep/", "(time: 8, lat: 6, lon: 12) float32"]),
         (("info", "ocean.zarr", "sst"), ["float32", "(8, 6, 12)", "(2, 3, 12)", "'lon'", "units  K", "zstd"]),
-        (
-            ("stats", "ocean.zarr"),
-            ["/deep/salt", "0 of 12 chunks (0 %)", "8 of 8 chunks (100 %)", "documents"],
-        ),
+        (("stats", "ocean.zarr"), ["/deep/salt", "0 of 12 chunks (0 %)", "8 of 8 chunks (100", "documents"]),
     ],
 )
 def test_parts(given: tuple[str, ...], parts: list[str], folder: Path, call: Call) -> None:
@@ -77,24 +75,19 @@ def test_parts(given: tuple[str, ...], parts: list[str], folder: Path, call: Cal
     ],
     ids=lambda given: " ".join(given) if isinstance(given, tuple) else "",
 )
-def test_documents_of_joined_stores(
-    given: tuple[str, ...], parts: list[str], folder: Path, call: Call
-) -> None:
+def test_documents_of_joined_stores(given: tuple[str], parts: list[str], folder: Path, call: Call) -> None:
     both = xzarr3.concat(["ocean.zarr"] * 2, "time", check_labels=False)
     both.to_json("both.json")  # type: ignore[union-attr]
     status, out, err = call(*given)
     assert (status, err) == (0, "")
     assert [part for part in parts if part not in out] == []
     status, _, err = call(*given[:2], "salt", *given[3:])
-    assert status == 1
-    assert "no array 'salt'" in err
+    assert (status, "no array 'salt'" in err) == (1, True)
 
 
 def test_json_of_nodes(folder: Path, call: Call) -> None:
     sst = json.loads(call("info", "ocean.zarr", "sst", "--json")[1])
-    assert sst["shape"] == [8, 6, 12]
-    assert sst["chunks"] == [2, 3, 12]
-    assert sst["shards"] is None
+    assert (sst["shape"], sst["chunks"], sst["shards"]) == ([8, 6, 12], [2, 3, 12], None)
     assert sst["attributes"] == {"units": "K"}
     assert [each["name"] for each in sst["codecs"]] == ["bytes", "zstd"]
     tree = json.loads(call("tree", "ocean.zarr", "--json")[1])
@@ -177,22 +170,17 @@ def test_read_decodes_as_xarray(case: str, zarr_format: Any, folder: Path, call:
 
 
 def test_read_names_attributes_that_xarray_cannot_apply(folder: Path, call: Call) -> None:
-    xzarr3.create_array(
-        "v.zarr", data=[1, 2], dimension_names=["x"], attributes={"units": "days since the flood"}
-    )
+    units = {"units": "days since the flood"}
+    xzarr3.create_array("v.zarr", data=[1, 2], dimension_names=["x"], attributes=units)
     status, out, err = call("read", "v.zarr")
     assert (status, out) == (1, "")
-    assert "'units'" in err
-    assert "with --raw" in err
+    assert re.search("'units'.*with --raw", err, re.DOTALL)
     assert call("read", "v.zarr", "--raw") == (0, "[1 2]\n", "")
 
 
-def test_read_shows_text_of_fixed_length_as_text(folder: Path, call: Call) -> None:
-    xzarr3.create_array("v.zarr", data=np.array(["a", "bc"]))
-    assert call("read", "v.zarr")[1] == "['a' 'bc']\n"
-
-
 def test_many_values_are_summarised_unless_all_are_asked_for(folder: Path, call: Call) -> None:
+    xzarr3.create_array("t.zarr", data=np.array(["a", "bc"]))
+    assert call("read", "t.zarr")[1] == "['a' 'bc']\n"
     xzarr3.create_array("v.zarr", data=np.arange(5000))
     out = call("read", "v.zarr")[1]
     assert "..." in out

@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 
 import xzarr3
-from xzarr3 import Array, Group, MemoryStore
+from xzarr3 import Group, MemoryStore
 from xzarr3.differences.values import equal, incomparable, tiles_of
+
+ATTRIBUTES = {"units": "K", "n": {"m": [1, 2]}}
 
 
 def hierarchy(zarr_format: Any = 3, **options: Any) -> Group:
@@ -22,9 +24,7 @@ def hierarchy(zarr_format: Any = 3, **options: Any) -> Group:
     data = np.arange(60.0).reshape(6, 10)
     data[2, 3] = np.nan
     root.create_array("deep/a", data=data, chunks=(4, 3), dimension_names=["y", "x"], **options)
-    root.create_array(
-        "b", data=np.arange(4, dtype="i2"), **{"attributes": {"units": "K", "n": {"m": [1, 2]}}, **options}
-    )
+    root.create_array("b", data=np.arange(4, dtype="i2"), attributes=ATTRIBUTES, **options)
     return root
 
 
@@ -55,25 +55,21 @@ def test_within_a_format_the_keys_of_chunks_are_compared(zarr_format: Any) -> No
     a, b = hierarchy(zarr_format).store, hierarchy(zarr_format).store
     assert xzarr3.diff(a, b).ok
     array = xzarr3.open_array(b, "deep/a")
-    now = array.metadata.chunk_key_encoding.separator
-    options: dict[str, Any] = {"chunk_key_encoding": {"separator": "." if now == "/" else "/"}}
+    separator = {".": "/", "/": "."}[array.metadata.chunk_key_encoding.separator]
     xzarr3.create_array(
         b, "deep/a", data=array[...], chunks=array.chunks, dimension_names=array.dimension_names,
-        compressors=array.compressors, zarr_format=zarr_format, overwrite=True, **options,
+        compressors=array.compressors, zarr_format=zarr_format, overwrite=True,
+        chunk_key_encoding={"separator": separator},
     )  # fmt: skip
     assert [each.field for each in xzarr3.diff(a, b).fields] == ["chunk_key_encoding"]
     assert xzarr3.diff(a, b, encoding=False).ok
 
 
-@pytest.mark.parametrize(
-    "layout", [{"chunks": (1, 10)}, {"chunks": (2, 2), "shards": (6, 4)}, {"chunks": (6, 10)}]
-)
+@pytest.mark.parametrize("layout", [{"chunks": (1, 10)}, {"chunks": (2, 2), "shards": (6, 4)}])
 def test_other_chunks_and_codecs_are_encoding(layout: dict[str, Any]) -> None:
     a, b = hierarchy(), hierarchy()
-    values = a["deep/a"][...]  # type: ignore[index]
-    b.create_array(
-        "deep/a", data=values, dimension_names=["y", "x"], compressors="gzip", overwrite=True, **layout
-    )
+    options = {"dimension_names": ["y", "x"], "compressors": "gzip", "overwrite": True, **layout}
+    b.create_array("deep/a", data=a["deep/a"][...], **options)
     found = xzarr3.diff(a.store, b.store)
     assert {each.field for each in found.fields} >= {"chunks", "compressors"}
     assert not found.values
@@ -99,9 +95,7 @@ CHANGES: dict[str, tuple[Change, dict[str, Any]]] = {
     "new node": (lambda root: root.create_array("deep/c/d", shape=1, dtype="i1"), {"only_in_b": ["deep/c"]}),
     "shape": (lambda root: root["b"].resize(3), {"fields": ["shape"]}),
     "data type": (
-        lambda root: root.create_array(
-            "b", data=np.arange(4), attributes={"units": "K", "n": {"m": [1, 2]}}, overwrite=True
-        ),
+        lambda root: root.create_array("b", data=np.arange(4), attributes=ATTRIBUTES, overwrite=True),
         {"fields": ["data_type"]},
     ),
     "value": (_set("deep/a", (1, 2), 7), {"values": ["deep/a"]}),
@@ -153,9 +147,7 @@ def test_values_against_numpy(seed: int) -> None:
     one = random.integers(0, 5, shape).astype(narrow)
     other = np.where(random.random(shape) < 0.2, one + 1, one).astype(wide)
     a, b = (
-        xzarr3.create_array(
-            MemoryStore(), data=data, chunks=tuple(int(random.integers(1, n + 1)) for n in shape)
-        )
+        xzarr3.create_array(MemoryStore(), data=data, chunks=[int(random.integers(1, n + 1)) for n in shape])
         for data in (one, other)
     )
     selection = tuple(slice(int(random.integers(0, n)), None, int(random.integers(1, 4))) for n in shape)
@@ -198,9 +190,8 @@ def test_arrays_of_which_little_is_stored(seed: int, monkeypatch: pytest.MonkeyP
     wrong = ~((one == other) | (np.isnan(one) & np.isnan(other)))
     assert found.compared == one.size
     assert sum(each.count for each in found.values) == wrong.sum()
-    assert [each.at for value in found.values for each in value.first] == [*map(tuple, np.argwhere(wrong))][
-        :1000
-    ]
+    places = [each.at for value in found.values for each in value.first]
+    assert places == [*map(tuple, np.argwhere(wrong))][:1000]
 
 
 def test_chunks_that_neither_has_cost_nothing() -> None:
@@ -221,18 +212,13 @@ SAME: list[tuple[Any, Any, list[bool]]] = [
     (np.array(["a", "b"], np.dtypes.StringDType()), np.array(["a", "bb"]), [True, False]),
     (np.array([b"a", b"b"]), np.array([b"a", b"bb"]), [True, False]),
     (np.array(["2020-01-01", "NaT"], "M8[D]"), np.array(["2020-01-01", "NaT"], ">M8[D]"), [True, True]),
-    (
-        np.array([(1, np.nan), (2, 1)], [("a", "i2"), ("b", "f4")]),
-        np.array([(1, np.nan), (2, 2)], [("a", "i8"), ("b", "f8")]),
-        [True, False],
-    ),
+    (np.array([(1, np.nan), (2, 1)], "i2, f4"), np.array([(1, np.nan), (2, 2)], "i8, f8"), [True, False]),
     (np.array([([1, 2],)], [("a", "i2", 2)]), np.array([([1, 3],)], [("a", "i2", 2)]), [False]),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("case", SAME, ids=lambda case: f"{case[0].dtype}-{case[1].dtype}")
-def test_equality(case: tuple[Any, Any, list[bool]]) -> None:
-    one, other, expected = case
+@pytest.mark.parametrize(("one", "other", "expected"), SAME)
+def test_equality(one: Any, other: Any, expected: list[bool]) -> None:
     assert incomparable(one.dtype, other.dtype) == ""
     assert equal(one, other).tolist() == expected
     assert equal(other, one).tolist() == expected
@@ -269,25 +255,22 @@ def test_what_cannot_be_read_is_a_problem_and_the_rest_is_compared() -> None:
     assert "cannot be read" in str(found)
 
 
-def _large(chunks: tuple[int, ...], shape: tuple[int, ...] = (64, 512, 512)) -> Array:
-    return xzarr3.create_array(MemoryStore(), shape=shape, chunks=chunks, dtype="f8")
-
-
 UNITS = [(1, 512, 512), (64, 8, 8), (64, 512, 512), (3, 5, 7), (1, 1, 1)]
 
 
 @pytest.mark.parametrize(("a", "b"), [*itertools.combinations_with_replacement(UNITS, 2)])
 def test_tiles_are_bounded_and_not_tiny(a: tuple[int, ...], b: tuple[int, ...]) -> None:
-    lengths = tiles_of(_large(a), _large(b)).lengths
+    large = {"store": MemoryStore(), "shape": (64, 512, 512), "dtype": "f8"}
+    one, other = (
+        xzarr3.create_array(path=path, chunks=each, **large) for path, each in zip("ab", (a, b), strict=True)
+    )
+    lengths = tiles_of(one, other).lengths
     assert 2**20 <= 8 * np.prod(lengths) <= max(2**25, 8 * np.prod(a))
 
 
 def test_each_chunk_is_read_once_where_chunks_fit() -> None:
-    stores = []
-    for chunks in ((2, 30), (20, 3)):
-        store = MemoryStore()
-        xzarr3.create_array(store, data=np.arange(1800.0).reshape(60, 30), chunks=chunks)
-        stores.append(store)
+    data = np.arange(1800.0).reshape(60, 30)
+    stores = [_array(data=data, chunks=chunks) for chunks in ((2, 30), (20, 3))]
     with xzarr3.trace() as traced:
         assert xzarr3.diff(*stores, encoding=False).ok
     assert traced.total["requests"] <= 2 * 30 + 12
@@ -334,6 +317,10 @@ def _of_v2(**fields: Any) -> MemoryStore:
     return _array(lambda document: document.update(fields), shape=2, dtype=dtype, zarr_format=2)
 
 
+def _filled(value: float) -> MemoryStore:
+    return _array(shape=1, dtype=[("a", "f8")], fill_value=np.array((value,), [("a", "f8")])[()])
+
+
 def _data(values: Any, dtype: str, **options: Any) -> MemoryStore:
     return _array(data=np.array(values, dtype), **options)
 
@@ -353,11 +340,7 @@ PAIRS: dict[str, tuple[Callable[[], MemoryStore], Callable[[], MemoryStore], str
     "no fill value and NaT": (
         lambda: _of_v2(fill_value=None), lambda: _of_v2(fill_value="NaT"), "fill_value",
     ),
-    "digits in a fill value": (
-        lambda: _array(shape=1, dtype=[("a", "f8")], fill_value=np.array((0.1,), [("a", "f8")])[()]),
-        lambda: _array(shape=1, dtype=[("a", "f8")], fill_value=np.array((0.1 + 1e-16,), [("a", "f8")])[()]),
-        "fill_value",
-    ),
+    "digits in a fill value": (lambda: _filled(0.1), lambda: _filled(0.1 + 1e-16), "fill_value"),
     "fields of fields": (
         lambda: _of_v2(dtype=[["a", [["b", "<f4"]]]], fill_value=None),
         lambda: _of_v2(dtype=[["a", [["b", "<f4"], ["c", "<f4"]]]], fill_value=None),
@@ -382,19 +365,15 @@ def test_what_differs_is_never_taken_for_equal(case: str) -> None:
 
 
 def test_the_largest_difference_of_integers_is_exact() -> None:
-    found = xzarr3.diff(_data([2**63 - 1, 0], "i8"), _data([2**63 - 2, 0], "i8"))
-    assert found.values[0].largest == 1
-    found = xzarr3.diff(_data([-(2**63)], "i8"), _data([2**63 - 1], "i8"))
-    assert found.values[0].largest == 2.0**64
+    for one, other, largest in ((2**63 - 1, 2**63 - 2, 1), (-(2**63), 2**63 - 1, 2.0**64)):
+        assert xzarr3.diff(_data([one], "i8"), _data([other], "i8")).values[0].largest == largest
 
 
 def test_memory_is_bounded_by_the_option(tmp_path: Path) -> None:
-    layouts = [{"chunks": (1, 512, 256)}, {"chunks": (64, 16, 128)}]
     stores = []
-    for at, layout in enumerate(layouts):
-        array = xzarr3.create_array(
-            tmp_path / str(at), shape=(64, 512, 256), dtype="f8", compressors=None, **layout
-        )
+    for at, chunks in enumerate([(1, 512, 256), (64, 16, 128)]):
+        plain = {"shape": (64, 512, 256), "dtype": "f8", "compressors": None}
+        array = xzarr3.create_array(tmp_path / str(at), chunks=chunks, **plain)
         for row in range(0, 64, 8):
             array[row : row + 8] = at + 1
         stores.append(array.store)
