@@ -40,7 +40,6 @@ def checked(data: bytes) -> bytes:
 
 
 def spec_of(data_type: Any, shape: tuple[int, ...] = (4,), fill: Any = None) -> ChunkSpec:
-    """Chunks of a data type and shape."""
     parsed = parse_dtype(data_type).in_native_order()
     return ChunkSpec(shape, parsed, parsed.default_scalar() if fill is None else parsed.cast_scalar(fill))
 
@@ -104,7 +103,6 @@ class Unchanged(BytesBytesCodec):
 
 @contextmanager
 def registered(*codecs: type[Codec]) -> Iterator[None]:
-    """These codecs are known."""
     for codec in codecs:
         register_codec(codec)
     try:

@@ -17,23 +17,12 @@ import pytest
 
 @contextmanager
 def cluster(workers: int = 2, **options: Any) -> Iterator[Any]:
-    """The client of a cluster of worker processes of one thread; it is not the current client by itself.
-
-    Parameters
-    ----------
-    workers : int
-    **options
-        Options of ``distributed.LocalCluster``. Without ``memory_limit`` the workers have no limit.
-    """
+    """The client of a cluster of worker processes of one thread; it is not the current client by itself."""
     from distributed import Client, LocalCluster
 
     options = {"memory_limit": 0, "dashboard_address": ":0", "host": "127.0.0.1", **options}
-    with (
-        LocalCluster(
-            n_workers=workers, threads_per_worker=1, silence_logs=logging.CRITICAL, **options
-        ) as started,
-        Client(started, set_as_default=False) as client,
-    ):
+    options |= {"n_workers": workers, "threads_per_worker": 1, "silence_logs": logging.CRITICAL}
+    with LocalCluster(**options) as started, Client(started, set_as_default=False) as client:
         # Tasks of the tests are pickled by the names of their modules.
         client.run(lambda paths: sys.path.extend(set(paths) - set(sys.path)), list(sys.path))
         yield client
@@ -43,13 +32,7 @@ class Workers:
     """Worker processes that a test may kill, of a scheduler that ``cluster(0)`` started.
 
     They have one thread and no nannies. A nanny does not always start a worker again that was killed: what
-    waits for it then waits for ever, and closing it fails.
-
-    Parameters
-    ----------
-    client : Client
-    folder : Path
-        For what the workers store themselves.
+    waits for it then waits for ever, and closing it fails. They store in ``folder``.
     """
 
     def __init__(self, client: Any, folder: Path) -> None:

@@ -49,7 +49,6 @@ def read_back(store: Store, key: str) -> list[bytes | None]:
 
 
 def contents(store: Store) -> dict[str, bytes]:
-    """All keys and values."""
     found = {key: store.get(key) for key in store.list()}
     return {key: b"missing!" if value is None else bytes(value) for key, value in found.items()}
 
@@ -65,7 +64,6 @@ def refused(error: Any, *asks: Callable[[], object], match: str | None = None) -
 
 
 def fill(store: Store, *keys: str) -> None:
-    """Have a value under each key."""
     for key in keys:
         store.set(key, VALUE)
 

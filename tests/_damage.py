@@ -35,14 +35,9 @@ def module_of(call: str) -> Any:
 
 @contextmanager
 def failing(
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    error: BaseException,
-    *,
-    after: int = 0,
-    root: str | Path = "",
-    locks: bool = True,
-) -> Iterator[list[object]]:
+    monkeypatch: pytest.MonkeyPatch, name: str, error: BaseException, *, after: int = 0,
+    root: str | Path = "", locks: bool = True,
+) -> Iterator[list[object]]:  # fmt: skip
     """Let ``os.name`` raise below ``root`` from its call number ``after`` on; yields the first arguments.
 
     Calls for lock files count only with ``locks``.

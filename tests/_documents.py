@@ -30,12 +30,9 @@ def document(store: Store, key: str = "zarr.json") -> Any:
 
 
 def refused(
-    call: Callable[..., Any],
-    *args: Any,
-    field: str | None = None,
-    kind: type[MetadataError] = MetadataError,
+    call: Callable[..., Any], *args: Any, field: str | None = None, kind: type[MetadataError] = MetadataError,
     path: str = "a/b",
-) -> MetadataError:
+) -> MetadataError:  # fmt: skip
     """The error of a call, after a check that it names path, field and what would be accepted."""
     found, error = attempt(lambda: call(*args), MetadataError)
     assert error is not None, f"not refused: {found!r}"
@@ -77,19 +74,17 @@ TIMES = "https://purl.org/zarr/spec/extensions/data-types/datetime/1.0"
 SHARDING = "https://purl.org/zarr/spec/storage_transformers/sharding/1.0"
 
 ENTRY_POINT = {
-    "zarr_format": URI,
-    "metadata_encoding": {"type": "json", "metadata_key_suffix": ".json"},
+    "zarr_format": URI, "metadata_encoding": {"type": "json", "metadata_key_suffix": ".json"},
     "extensions": [],
-}
+}  # fmt: skip
 EARLY_ENTRY_POINT = {
     "zarr_format": EARLY_URI, "metadata_encoding": EARLY_URI, "metadata_key_suffix": ".json",
     "extensions": [],
 }  # fmt: skip
 OPTIONAL = {
-    "extension": "http://example.org/zarr/extension/foo",
-    "must_understand": False,
+    "extension": "http://example.org/zarr/extension/foo", "must_understand": False,
     "configuration": {"foo": "bar"},
-}
+}  # fmt: skip
 SHARDS = {"extension": SHARDING, "type": "indexed", "configuration": {"chunks_per_shard": [2, 3]}}
 
 

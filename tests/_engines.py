@@ -18,16 +18,11 @@ from xzarr3.xarray.backend import Xzarr3BackendEntrypoint
 
 FORMATS: list[Any] = [3, 2, "3-draft"]
 QUIET = (
-    "ignore::zarr.errors.ZarrUserWarning",
-    "ignore::RuntimeWarning",
-    "ignore::FutureWarning",
-    "ignore::cftime.CFWarning",
-    "ignore:Variable.s. referenced in cell_measures",
-    "ignore:The specified chunks",
-    "ignore:Failed to open Zarr store with consolidated",
-    "ignore:The data type",
-    "ignore::xarray.conventions.SerializationWarning",
-)
+    "ignore::zarr.errors.ZarrUserWarning", "ignore::RuntimeWarning", "ignore::FutureWarning",
+    "ignore::cftime.CFWarning", "ignore:Variable.s. referenced in cell_measures",
+    "ignore:The specified chunks", "ignore:Failed to open Zarr store with consolidated",
+    "ignore:The data type", "ignore::xarray.conventions.SerializationWarning",
+)  # fmt: skip
 """Warnings of xarray and of zarr-python that say nothing about this package."""
 
 
@@ -46,10 +41,9 @@ def write(dataset: xr.Dataset, path: Any, writer: str, **options: Any) -> None:
         if writer == "zarr":
             dataset.to_zarr(path, **options)
         else:
-            lazy = {
-                name: each.chunk() for name, each in dataset.data_vars.items() if each.dtype.kind in "biufc"
-            }
-            xzarr3.to_zarr(dataset.assign(lazy) if writer == "xzarr3-dask" else dataset, path, **options)
+            numbers = [name for name, each in dataset.data_vars.items() if each.dtype.kind in "biufc"]
+            lazy = {name: dataset[name].chunk() for name in numbers if writer == "xzarr3-dask"}
+            xzarr3.to_zarr(dataset.assign(lazy), path, **options)
 
 
 class Stores:

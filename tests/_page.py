@@ -12,12 +12,7 @@ TAGS, ATTRIBUTES = frozenset(_TAGS.split()), frozenset([*_ATTRIBUTES.split(), "f
 
 
 class Page(HTMLParser):
-    """Reads a page; fails on a tag that is not closed, or that is none of ours.
-
-    Parameters
-    ----------
-    source : str
-    """
+    """Reads a page; fails on a tag that is not closed, or that is none of ours."""
 
     def __init__(self, source: str) -> None:
         super().__init__(convert_charrefs=True)

@@ -59,7 +59,6 @@ class Process:
         raise AssertionError("this is not a child")
 
     def start(self) -> None:
-        """Let it begin."""
         os.write(self._go, b"x")
 
     def hear(self) -> bool:
@@ -67,20 +66,17 @@ class Process:
         return bool(os.read(self._said, 1))
 
     def ended(self) -> bool:
-        """Whether it has ended by itself."""
         if self._status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             self._status = status if pid else None
         return self._status is not None
 
     def kill(self) -> None:
-        """Kill it, if it has not ended yet."""
         if self._status is None:
             os.kill(self.pid, signal.SIGKILL)
             _, self._status = os.waitpid(self.pid, 0)
 
     def wait(self, seconds: float) -> int:
-        """The status it ends with; it is killed after so many seconds."""
         end = time.monotonic() + seconds
         while not self.ended():
             if time.monotonic() > end:
@@ -91,7 +87,6 @@ class Process:
         return self._status
 
     def close(self) -> None:
-        """Kill it and forget it."""
         self.kill()
         os.close(self._go)
         os.close(self._said)

@@ -23,15 +23,7 @@ def slow_but(values: Iterable[Any], *named: Any) -> list[Any]:
 
 
 def covering(*parameters: Iterable[Any], quick: Sequence[tuple[Any, ...]]) -> list[Any]:
-    """Rows of a matrix in which every two values of two parameters meet; all but the ``quick`` rows are slow.
-
-    Parameters
-    ----------
-    *parameters : iterable
-        The values of each.
-    quick : sequence of tuple
-        Rows that are taken in any case.
-    """
+    """Rows of a matrix in which every two values of two parameters meet; all but ``quick`` rows are slow."""
     every = list(itertools.product(*parameters))
     pairs = [set(itertools.combinations(enumerate(map(repr, row)), 2)) for row in every]
     taken = [every.index(row) for row in quick]

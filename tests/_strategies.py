@@ -70,9 +70,8 @@ def attempt(call: Callable[[], Any], *errors: type[Exception]) -> tuple[Any, Exc
 def elements(name: str) -> st.SearchStrategy[np.generic]:
     """Scalars of a data type: any bits, and the values that tend to go wrong."""
     dtype = native(name)
-    anything = st.binary(min_size=dtype.itemsize, max_size=dtype.itemsize).map(
-        lambda raw: from_bits(raw, dtype)[0]
-    )
+    size = dtype.itemsize
+    anything = st.binary(min_size=size, max_size=size).map(lambda raw: from_bits(raw, dtype)[0])
     return st.one_of(st.sampled_from(special(name)), anything)
 
 
@@ -134,12 +133,7 @@ SMALL_NAMES = (
 def data_types(*, variable: bool = True, small: bool = True) -> st.SearchStrategy[ZDType]:
     """Any data type of version 3, in any byte order, structs of structs included; a struct has one order.
 
-    Parameters
-    ----------
-    variable : bool
-        Those without a fixed size, too.
-    small : bool
-        Those of ml_dtypes, too.
+    With ``variable``, those without a fixed size, too; with ``small``, those of ml_dtypes.
     """
     specs = [*DATA_TYPES, *EXTENSION_TYPES, *(SMALL_NAMES if small else ())]
     types = [parse_dtype(spec) for spec in specs]
@@ -147,12 +141,11 @@ def data_types(*, variable: bool = True, small: bool = True) -> st.SearchStrateg
     orders = st.sampled_from(["little", "big"])
     one = st.builds(ZDType.in_byte_order, st.sampled_from(fixed), orders)
     times = st.builds(
-        _time,
+        lambda kind, unit, scale, order: kind(unit=unit, scale_factor=scale, endianness=order),
         st.sampled_from([DateTime64, TimeDelta64]),
         st.sampled_from(["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as"]),
-        st.one_of(st.sampled_from([1, 2**31 - 1]), st.integers(1, 2**31 - 1)),
-        orders,
-    )
+        st.one_of(st.sampled_from([1, 2**31 - 1]), st.integers(1, 2**31 - 1)), orders,
+    )  # fmt: skip
     sized = st.one_of(
         st.builds(RawBits, st.integers(1, 20).map(lambda size: 8 * size)),
         st.builds(NullTerminatedBytes, st.integers(1, 20)),
@@ -163,21 +156,17 @@ def data_types(*, variable: bool = True, small: bool = True) -> st.SearchStrateg
 
     def struct(inner: st.SearchStrategy[ZDType]) -> st.SearchStrategy[ZDType]:
         fields = st.lists(st.tuples(names, inner), min_size=1, max_size=3, unique_by=lambda field: field[0])
-        return st.builds(
-            lambda pairs, order: Struct(tuple((name, each.in_byte_order(order)) for name, each in pairs)),
-            fields,
-            orders,
-        )
+
+        def build(pairs: list[tuple[str, ZDType]], order: str) -> ZDType:
+            return Struct(tuple((name, each.in_byte_order(order)) for name, each in pairs))
+
+        return st.builds(build, fields, orders)
 
     flat = struct(leaf)
     kinds = [leaf, leaf, flat, struct(st.one_of(leaf, flat))]
     if variable:
         kinds.append(st.sampled_from([each for each in types if each.is_variable]))
     return st.one_of(kinds)
-
-
-def _time(cls: type[ZDType], unit: str, scale_factor: int, order: str) -> ZDType:
-    return cls(unit=unit, scale_factor=scale_factor, endianness=order)  # type: ignore[call-arg]
 
 
 @lru_cache(maxsize=512)
@@ -229,14 +218,12 @@ def compressors(draw: st.DrawFn) -> list[Any]:
         st.builds(ZstdCodec, level=st.sampled_from([-5, 0, 1, 9]), checksum=st.booleans()),
         st.builds(GzipCodec, level=st.integers(0, 9)),
         st.builds(
-            BloscCodec,
-            cname=st.sampled_from(["lz4", "lz4hc", "blosclz", "zlib", "zstd"]),
-            clevel=st.integers(0, 9),
-            shuffle=st.sampled_from([None, "noshuffle", "shuffle", "bitshuffle"]),
+            BloscCodec, cname=st.sampled_from(["lz4", "lz4hc", "blosclz", "zlib", "zstd"]),
+            clevel=st.integers(0, 9), shuffle=st.sampled_from([None, "noshuffle", "shuffle", "bitshuffle"]),
             typesize=st.sampled_from([None, 1, 3, 8]),
         ),
         st.just(Crc32cCodec()),
-    )
+    )  # fmt: skip
     return draw(st.lists(one, max_size=2))
 
 

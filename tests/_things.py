@@ -22,7 +22,6 @@ class Thing:
 
 
 def without_addresses(value: object) -> str:
-    """The text of a value without the places of objects in memory."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 

@@ -51,12 +51,9 @@ class Outcome:
 
 
 def run_child(
-    work: Callable[[], Any],
-    *,
-    timeout: float = PATIENCE,
-    drop: bool = False,
+    work: Callable[[], Any], *, timeout: float = PATIENCE, drop: bool = False,
     notes: dict[str, Any] | None = None,
-) -> Outcome:
+) -> Outcome:  # fmt: skip
     """What ``work`` returns or raises in a forked child, which is killed after ``timeout`` seconds.
 
     With ``drop`` the child becomes uid 65534 first, unless this process is not root anyhow. What it

@@ -32,14 +32,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     number = None if user == "-" else int(user)
     child = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        user=number,
-        group=number,
+        command, stdin=subprocess.DEVNULL, start_new_session=True, user=number, group=number,
         extra_groups=None if number is None else [],
         preexec_fn=die_with_parent if sys.platform == "linux" else None,
-    )
+    )  # fmt: skip
     abandoned = False
     try:
         while child.poll() is None and time.monotonic() < end and not abandoned:
