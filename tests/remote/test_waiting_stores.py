@@ -7,7 +7,6 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import dask
@@ -131,9 +130,8 @@ def documents_stay_known(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("compressors", [None, "zstd"])
 def test_many_units_are_read_and_written_at_a_time(shards: Any, compressors: Any) -> None:
     store, data, units = FarStore(concurrency=16), np.arange(1600), 1600 // (20 if shards else 10)
-    array = xzarr3.create_array(
-        store, data=data, chunks=(10,), shards=shards, compressors=compressors, fill_value=-1
-    )
+    layout = {"chunks": (10,), "shards": shards, "compressors": compressors, "fill_value": -1}
+    array = xzarr3.create_array(store, data=data, **layout)
     assert store.most_during(lambda: np.testing.assert_array_equal(array[...], data), 0.02) == 16
     assert len(store.requests()) == units
     assert store.most_during(lambda: array.set(..., data + 1), 0.02) == 16
@@ -174,12 +172,12 @@ def test_many_requests_at_a_time_in_tasks_of_dask_too() -> None:
     np.testing.assert_array_equal(array[...], np.arange(1, 641))
 
 
-def test_the_index_of_a_shard_is_read_once() -> None:
-    store, array, data = sharded(64)
+@pytest.mark.parametrize(("versions", "number"), [(True, 1), (False, 16)])
+def test_the_index_of_a_shard_is_read_once_where_versions_are_told(versions: bool, number: int) -> None:
+    store, array, data = sharded(64, versions=versions)
     for at in range(0, 64, 4):
         assert array[at, at] == data[at, at]
-    assert indexes(store) == 1
-    assert len(store.requests()) == 1 + 16
+    assert (indexes(store), len(store.requests())) == (number, number + 16)
 
 
 def test_inner_chunks_of_one_shard_are_requested_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,11 +197,7 @@ def test_many_threads_that_want_one_shard_read_its_index_once() -> None:
     store, array, data = sharded(64)
     store.latency = 0.02
     found: dict[int, int] = {}
-
-    def read(at: int) -> None:
-        found[at] = int(array[at, 0])
-
-    run_threads(*(partial(read, at) for at in range(0, 64, 4)))
+    run_threads(*(lambda at=at: found.update({at: int(array[at, 0])}) for at in range(0, 64, 4)))
     assert found == {at: data[at, 0] for at in range(0, 64, 4)}
     assert indexes(store) == 1
 
@@ -247,13 +241,6 @@ def test_a_shard_that_never_stops_changing_is_an_error() -> None:
         array[5, 5]
 
 
-def test_without_versions_the_index_is_read_each_time() -> None:
-    store, array, data = sharded(versions=False)
-    assert array[5, 5] == data[5, 5]
-    assert array[9, 5] == data[9, 5]
-    assert indexes(store) == 2
-
-
 def test_the_first_failure_ends_it_all() -> None:
     store = FarStore(concurrency=4)
     array = xzarr3.create_array(store, data=np.arange(1000), chunks=1)
@@ -287,14 +274,11 @@ def test_selections_are_those_of_numpy(data: st.DataObject) -> None:
     values = np.arange(np.prod(shape), dtype="i2").reshape(shape)
     store = FarStore(concurrency=data.draw(st.sampled_from([2, 5, 64])), versions=data.draw(st.booleans()))
     store = store.with_traits(request_bytes=data.draw(st.sampled_from([1, 16, 2**20])))
-    compressors = data.draw(st.sampled_from([None, "zstd"]))
-    array = xzarr3.create_array(
-        store, data=values, chunks=chunks, shards=shards, compressors=compressors, fill_value=-1
-    )
+    layout = {"shards": shards, "compressors": data.draw(st.sampled_from([None, "zstd"])), "fill_value": -1}
+    array = xzarr3.create_array(store, data=values, chunks=chunks, **layout)
     for _ in range(3):
-        selection = tuple(
-            slice(*sorted((data.draw(st.integers(0, n)), data.draw(st.integers(0, n))))) for n in shape
-        )
+        ends = [sorted((data.draw(st.integers(0, n)), data.draw(st.integers(0, n)))) for n in shape]
+        selection = tuple(slice(*each) for each in ends)
         np.testing.assert_array_equal(array[selection], values[selection])
         new = data.draw(st.integers(-1, 300))
         array[selection] = new
@@ -335,10 +319,7 @@ def test_threads_are_no_more_than_memory_can_hold() -> None:
 
 
 def test_a_store_without_listing_is_copied_however_many_chunks_there_are() -> None:
-    class Unlisted(FarStore):
-        listable = False
-
-    source = Unlisted()
+    source = type("Unlisted", (FarStore,), {"listable": False})()
     xzarr3.create_array(source, data=np.arange(5000, dtype="i2"), chunks=1)
     target = xzarr3.copy(source, xzarr3.MemoryStore())
     np.testing.assert_array_equal(target[...], np.arange(5000))
