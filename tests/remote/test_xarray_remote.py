@@ -61,12 +61,19 @@ def near(values: Any, **options: Any) -> xr.Dataset:
     return xr.open_dataset(xzarr3.MemoryStore(values), engine=OURS, **options)
 
 
+def ours(store: Any, **options: Any) -> xr.Dataset:
+    return xr.open_dataset(store, engine=OURS, **options)
+
+
 def variables(keys: list[str]) -> set[str]:
     return {key.partition("/")[0] for key in keys}
 
 
-def documents(keys: list[str]) -> list[str]:
-    return sorted(key for key in keys if key.endswith(("zarr.json", ".zmetadata", ".zgroup", ".zattrs")))
+def chunks_of(keys: list[str]) -> list[str]:
+    """The chunks among keys, which otherwise are the one document."""
+    documents = [key for key in keys if "/c" not in key]
+    assert documents == ["zarr.json"]
+    return sorted(key for key in keys if key not in documents)
 
 
 def forecast() -> xr.Dataset:
@@ -74,16 +81,13 @@ def forecast() -> xr.Dataset:
     times = pd.date_range("2001-01-01", periods=8, freq="6h")
     ds = xr.Dataset(
         coords={
-            "time": ("time", times, {"bounds": "time_bnds"}),
-            "level": ("level", [1000.0, 850.0, 500.0], {"units": "hPa"}),
-            "lat": np.linspace(-60, 60, 5),
-            "lon": np.arange(0, 360, 60),
+            "time": ("time", times, {"bounds": "time_bnds"}), "lat": np.linspace(-60, 60, 5),
+            "level": ("level", [1000.0, 850.0, 500.0], {"units": "hPa"}), "lon": np.arange(0, 360, 60),
             "member": ("member", np.array(["control", "one", "two"], object)),
-            "band": ("band", np.array([*"xyz"])),
-            "reference": ((), times[0]),
+            "band": ("band", np.array([*"xyz"])), "reference": ((), times[0]),
             "valid": (("time", "member"), np.tile(times.values[:, None], (1, 3))),
         }
-    )
+    )  # fmt: skip
     ds["time_bnds"] = (("time", "bnds"), np.stack([times, times + pd.Timedelta("6h")], 1))
     values = np.arange(8 * 3 * 5 * 6, dtype="float32").reshape(8, 3, 5, 6)
     for number in range(30):
@@ -111,11 +115,8 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     copy = root["consolidated_metadata"]["metadata"]["time_bnds"]
     for document in (bounds, copy):
         del document["attributes"]["units"], document["attributes"]["calendar"]
-    return {
-        **values,
-        "zarr.json": json.dumps(root).encode(),
-        "time_bnds/zarr.json": json.dumps(bounds).encode(),
-    }
+    edited = {"zarr.json": root, "time_bnds/zarr.json": bounds}
+    return values | {key: json.dumps(document).encode() for key, document in edited.items()}
 
 
 def same(found: Any, expected: Any) -> None:
@@ -131,17 +132,17 @@ def same(found: Any, expected: Any) -> None:
     assert {*found.xindexes} == {*expected.xindexes}
 
 
+INDEXED = {"time", "level", "lat", "lon", "member", "band"}
+COORDINATES = INDEXED | {"time_bnds", "reference", "valid"}
+
+
 def test_coordinates_take_one_round(stored: dict[str, bytes]) -> None:
     store = FarStore(stored)
     with store.counted() as count:
-        ds = xr.open_dataset(store, engine=OURS)
-    keys = store.take()
-    assert documents(keys) == ["zarr.json"]
-    chunks = sorted(key for key in keys if key not in documents(keys))
+        ds = ours(store)
+    chunks = chunks_of(store.take())
     assert len(chunks) == len(set(chunks)), "none is read twice"
-    assert variables(chunks) == {
-        "time", "time_bnds", "reference", "valid", "level", "lat", "lon", "member", "band",
-    }  # fmt: skip
+    assert variables(chunks) == COORDINATES
     assert {key for key in chunks if key.startswith(("time/", "lat/"))} == {
         f"{name}/c/{at}" for name in ("time", "lat") for at in range(3)
     }
@@ -153,23 +154,14 @@ def test_coordinates_take_one_round(stored: dict[str, bytes]) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {},
-        {"decode_times": False},
-        {"decode_times": {"time": False}},
-        {"decode_times": xr.coders.CFDatetimeCoder(use_cftime=True)},
-        {"drop_variables": ["time", "lat"]},
-        {"chunks": {}},
-        {"chunks": {"time": 2}},
-        {"mask_and_scale": False},
-        {"decode_coords": "all"},
-        {"decode_cf": False},
-        {"cache": False},
-        {"create_default_indexes": False},
-        {"missing": "error"},
+        {}, {"decode_times": False}, {"decode_times": {"time": False}},
+        {"decode_times": xr.coders.CFDatetimeCoder(use_cftime=True)}, {"drop_variables": ["time", "lat"]},
+        {"chunks": {}}, {"chunks": {"time": 2}}, {"mask_and_scale": False}, {"decode_coords": "all"},
+        {"decode_cf": False}, {"cache": False}, {"create_default_indexes": False}, {"missing": "error"},
         {"inline_array": True, "chunks": "auto"},
     ],
     ids=without_addresses,
-)
+)  # fmt: skip
 def test_datasets_are_as_without_latency(options: dict[str, Any], stored: dict[str, bytes]) -> None:
     found, expected = xr.open_dataset(FarStore(stored), engine=OURS, **options), near(stored, **options)
     for name, var in expected.variables.items():
@@ -189,29 +181,24 @@ def test_all_kinds_of_datasets_are_as_without_latency(name: str, zarr_format: An
 
 def test_coordinates_without_an_index_are_as_they_were_at_opening(stored: dict[str, bytes]) -> None:
     store = FarStore(stored)
-    ds = xr.open_dataset(store, engine=OURS, create_default_indexes=False, cache=False)
-    indexed = {"time", "level", "lat", "lon", "member", "band"}
-    assert variables(store.take()) == {"zarr.json", "time_bnds", "reference", "valid"} | indexed
+    ds = ours(store, create_default_indexes=False, cache=False)
+    assert variables(store.take()) == {"zarr.json"} | COORDINATES
     assert not ds.xindexes
     np.testing.assert_array_equal(ds["lon"], np.arange(0, 360, 60))
     assert not store.take()
     np.testing.assert_array_equal(ds["lon"], np.arange(0, 360, 60))
     assert "lon/c/0" in store.take(), "what was read ahead is used once"
-    xr.open_dataset(store, engine=OURS, create_default_indexes=False, decode_times=False)
-    assert variables(store.take()) == {"zarr.json"} | indexed
-
-
-def test_coordinates_that_are_dropped_are_not_fetched(stored: dict[str, bytes]) -> None:
-    store = FarStore(stored)
-    xr.open_dataset(store, engine=OURS, drop_variables=["time", "time_bnds", "lat"])
-    expected = {"zarr.json", "reference", "valid", "level", "lon", "member", "band"}
-    assert variables(store.take()) == expected
+    ours(store, create_default_indexes=False, decode_times=False)
+    assert variables(store.take()) == {"zarr.json"} | INDEXED
+    dropped = {"time", "time_bnds", "lat"}
+    ours(store, drop_variables=dropped)
+    assert variables(store.take()) == {"zarr.json"} | COORDINATES - dropped
 
 
 def test_a_store_without_latency_is_asked_once_for_times(stored: dict[str, bytes], tmp_path: Path) -> None:
     days = xr.Dataset(coords={"time": xr.date_range("2001-01-01", periods=9), "x": [1.0, 2.0], "y": [3.0]})
     store = FarStore(values_of(days, tmp_path / "a.zarr"), concurrency=1)
-    xr.testing.assert_identical(xr.open_dataset(store, engine=OURS), days)
+    xr.testing.assert_identical(ours(store), days)
     assert [key for key in store.take() if key.startswith("time/c")] == ["time/c/0"]
     same(xr.open_dataset(FarStore(stored, concurrency=1), engine=OURS), near(stored))
 
@@ -225,9 +212,7 @@ def test_all_coordinates_of_a_tree_take_one_round(tmp_path: Path) -> None:
     store = FarStore(values)
     with store.counted() as count:
         found = xr.open_datatree(store, engine=OURS)
-    keys = store.take()
-    assert documents(keys) == ["zarr.json"]
-    assert len({key.rpartition("/c")[0] for key in keys if key not in documents(keys)}) == 11
+    assert len({key.rpartition("/c")[0] for key in chunks_of(store.take())}) == 11
     assert count.rounds == 1 + 1
     expected = xr.open_datatree(xzarr3.MemoryStore(values), engine=OURS)
     xr.testing.assert_identical(found, expected)
@@ -241,7 +226,7 @@ def test_large_coordinates_not_read_ahead(stored: dict[str, bytes], monkeypatch:
     monkeypatch.setattr(lazy, "_MOST_BYTES", 8 * 3 + 5 * 8)  # `level` and `lat` and nothing else.
     store, times = FarStore(stored), ["time", "time_bnds", "reference", "valid"]
     with store.counted() as count:
-        ds = xr.open_dataset(store, engine=OURS, drop_variables=times)
+        ds = ours(store, drop_variables=times)
     assert count.rounds == 1 + 4
     same(ds, near(stored).drop_vars(times))
 
@@ -250,7 +235,7 @@ def test_times_in_many_chunks_are_read_at_their_ends_alone(tmp_path: Path) -> No
     ds = forecast()
     ds["time_bnds"].encoding = {"chunks": (1, 2)}
     store = FarStore(values_of(ds, tmp_path / "a.zarr"))
-    found = xr.open_dataset(store, engine=OURS)
+    found = ours(store)
     chunks = [key for key in store.take() if key.startswith("time_bnds/c")]
     assert sorted(set(chunks)) == ["time_bnds/c/0/0", "time_bnds/c/7/0"]
     np.testing.assert_array_equal(found["time_bnds"], ds["time_bnds"])
@@ -267,7 +252,7 @@ def test_errors_are_those_of_reading_one_by_one(key: str, how: str, stored: dict
         store = FarStore(values, concurrency=concurrency)
         store.broken = {key} if how == "broken" else set()
         with pytest.raises((StoreError, xzarr3.ChunkDecodeError)) as caught:
-            xr.open_dataset(store, engine=OURS, missing="error" if how == "absent" else "fill").load()
+            ours(store, missing="error" if how == "absent" else "fill").load()
         results.append((caught.type, str(caught.value).replace(str(store), "<store>")))
     assert results[0] == results[1]
 
@@ -275,7 +260,7 @@ def test_errors_are_those_of_reading_one_by_one(key: str, how: str, stored: dict
 def test_an_error_does_not_stay(stored: dict[str, bytes]) -> None:
     store = FarStore(stored)
     store.broken = {"lat/c/1"}
-    ds = xr.open_dataset(store, engine=OURS, create_default_indexes=False)
+    ds = ours(store, create_default_indexes=False)
     with pytest.raises(StoreError, match="status 503"):
         ds["lat"].load()
     np.testing.assert_array_equal(ds["lon"], forecast()["lon"])
@@ -287,16 +272,16 @@ def test_a_missing_chunk_of_a_coordinate_is_told_of_once(stored: dict[str, bytes
     store = FarStore(stored)
     del store._values["lat/c/1"]
     with pytest.raises(MissingChunksError, match=r"array '/lat'.*'lat/c/1'"):
-        xr.open_dataset(store, engine=OURS, missing="error")
+        ours(store, missing="error")
     with pytest.warns(xzarr3.MissingChunksWarning, match=r"'lat/c/1'") as caught:
-        ds = xr.open_dataset(store, engine=OURS, missing="warn")
+        ds = ours(store, missing="warn")
     assert len(caught) == 1
     assert np.isnan(ds["lat"][2:4]).all()
 
 
 def test_variables_are_loaded_at_once_where_they_are_awaited(stored: dict[str, bytes]) -> None:
     store, expected = FarStore(stored), near(stored).load()
-    ds = xr.open_dataset(store, engine=OURS)
+    ds = ours(store)
     with store.counted() as count:
         asyncio.run(ds.load_async())
     # 60 of the thirty variables, and three of coordinates without an index.
@@ -306,11 +291,7 @@ def test_variables_are_loaded_at_once_where_they_are_awaited(stored: dict[str, b
     ds = near(stored)
     asyncio.run(ds.load_async())
     xr.testing.assert_identical(ds, expected)
-
-
-def test_an_error_of_one_variable_ends_waiting(stored: dict[str, bytes]) -> None:
-    store = FarStore(stored)
-    ds = xr.open_dataset(store, engine=OURS)
+    ds = ours(store)
     store.broken = {"v7/c/0/0/0/0"}
     with pytest.raises(StoreError, match="status 503"):
         asyncio.run(ds.load_async())
@@ -337,14 +318,13 @@ def test_points_and_series_are_read_as_before(stored: dict[str, bytes]) -> None:
 def test_threads_that_read_coordinates_at_once_all_get_them(stored: dict[str, bytes]) -> None:
     store, expected = FarStore(stored), forecast()
     for _ in range(5):
-        ds = xr.open_dataset(store, engine=OURS, create_default_indexes=False, cache=False)
+        ds = ours(store, create_default_indexes=False, cache=False)
 
         def read(name: str, ds: xr.Dataset = ds) -> None:
             np.testing.assert_array_equal(ds[name].variable.values, expected[name].values)
 
-        names = ["level", "lat", "lon", "member", "band", "time"] * 3
         with store.counted():
-            run_threads(*(partial(read, name) for name in names))
+            run_threads(*(partial(read, name) for name in [*INDEXED] * 3))
 
 
 class Place(NamedTuple):
@@ -411,9 +391,8 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     make, server = PLACES[request.param]
     found = make(server and request.getfixturevalue(server), tmp_path)
     if not found.written:
-        xzarr3.xarray.to_zarr(
-            forecast(), found.ours, storage_options=found.options, consolidated=True, write_empty_chunks=True
-        )
+        options: Any = {"storage_options": found.options, "consolidated": True, "write_empty_chunks": True}
+        xzarr3.xarray.to_zarr(forecast(), found.ours, **options)
     return found
 
 
