@@ -62,9 +62,15 @@ HEAVY = {
 }  # fmt: skip
 
 
+def said(program: str, *given: object, **variables: str) -> str:
+    """What a program prints."""
+    command = [sys.executable, "-c", program, *map(str, given)]
+    options: dict[str, Any] = {"capture_output": True, "text": True, "check": True}
+    return str(subprocess.run(command, env={**os.environ, **variables}, **options).stdout)
+
+
 def test_import_is_quick_and_loads_few_modules_and_no_large_library() -> None:
-    done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True)
-    calls, *loaded = done.stdout.split()
+    calls, *loaded = said(IMPORT).split()
     assert int(calls) < IMPORT_BUDGET
     assert {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names <= LIBRARIES
     assert {*loaded} & ({f"xzarr3.{name}" for name in LATER} | HEAVY) == set()
@@ -81,8 +87,7 @@ print(*sys.modules.keys() - before)
 
 def test_the_first_read_loads_only_what_the_codecs_of_the_array_need(tmp_path: Path) -> None:
     xzarr3.create_array(tmp_path / "a", data=list(range(128)), chunks=4)
-    command = [sys.executable, "-c", FIRST_READ, str(tmp_path / "a")]
-    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    loaded = said(FIRST_READ, tmp_path / "a").split()
     assert "xzarr3.io.native" in loaded
     assert {*loaded} & HEAVY == {"zstandard"}
 
@@ -99,13 +104,13 @@ def test_every_public_object_is_there_and_has_a_docstring() -> None:
 def test_modules_need_only_declared_dependencies() -> None:
     """pandas, botocore and psutil come with declared ones: xarray, boto3 and distributed."""
     extras = {"dtypes/ml_dtypes.py": ("ml-dtypes",), "stores/object/client.py": ("object", "aws")}
+    extras |= dict.fromkeys(("advice/plot.py", "advice/report.py"), ("demo",))
     # For what is of that library.
     bridges = {
         "stores/foreign.py": {"zarr"},
         "codecs/foreign.py": {"zarr"},
         "stores/icechunk.py": {"icechunk"},
     }
-    extras |= dict.fromkeys(("advice/plot.py", "advice/report.py"), ("demo",))
     undeclared = {}
     for source in (ROOT / "xzarr3").rglob("*.py"):
         where = source.relative_to(ROOT / "xzarr3").as_posix()
@@ -142,11 +147,6 @@ def test_the_packages_of_the_tests_are_installed() -> None:
     assert absent == set(), "bash ci/test.sh installs them"
 
 
-def test_extras_are_for_users_and_dependencies_are_few() -> None:
-    assert len(PROJECT["dependencies"]) <= 13
-    assert not PROJECT["optional-dependencies"].keys() & PYPROJECT["dependency-groups"].keys()
-
-
 def test_reasons_to_skip_a_test() -> None:
     reports = []
     for reason in ("could not import 'zarr': No module named 'zarr'", "no time"):
@@ -167,6 +167,8 @@ def test_installed_metadata_is_that_of_the_source() -> None:
 
 def test_floors_are_those_that_are_tested() -> None:
     """``ci/floors.sh`` installs the oldest version that each requirement permits."""
+    assert len(PROJECT["dependencies"]) <= 13
+    assert not PROJECT["optional-dependencies"].keys() & PYPROJECT["dependency-groups"].keys()
     lines = (ROOT / "ci" / "floors.txt").read_text(encoding="utf-8").splitlines()
     tested = dict(line.split("==") for line in lines if line[:1] != "#")
     for requirement in PROJECT["dependencies"]:
@@ -200,15 +202,11 @@ def hook(target: str = "wheel") -> Any:
     return SimpleNamespace(target_name=target, app=SimpleNamespace(display_warning=pytest.fail))
 
 
-def test_the_build_hook_is_that_of_the_project() -> None:
-    custom = PYPROJECT["tool"]["hatch"]["build"]["hooks"]["custom"]
-    assert ROOT / custom["path"] == Path(hatch_build.__file__)
-    assert hatch_build.SOURCE.is_file()
-
-
 def test_the_build_hook_needs_ziglang_where_no_compiler_works(
     compiler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    custom = PYPROJECT["tool"]["hatch"]["build"]["hooks"]["custom"]
+    assert ROOT / custom["path"] == Path(hatch_build.__file__)
     needs = hatch_build.NativeBuildHook.dependencies
     works = compiler in ("nothing", "_native.c")
     assert needs(hook()) == ([] if works else [hatch_build.ZIG])
@@ -233,6 +231,8 @@ def test_the_build_succeeds_without_a_library(
 ) -> None:
     """It then makes the wheel without native code, leaves nothing behind, and says so."""
     library, works = tmp_path / "made" / "_native.so", compiler == "nothing"
+    (tmp_path / "file").touch()  # As a directory that only others may write; root may write all of them.
+    assert not hatch_build.compile_to(tmp_path / "file" / "_native.so")
     assert hatch_build.compile_to(library) == works
     assert [*tmp_path.glob("made/*")] == [library] * works
     made, said = hook(), list[str]()
@@ -245,15 +245,6 @@ def test_the_build_succeeds_without_a_library(
     monkeypatch.setenv("XZARR3_TARGET", "x86_64-linux-musl")
     with pytest.raises(RuntimeError, match=r"cannot compile .* for x86_64-linux-musl"):
         hatch_build.NativeBuildHook.initialize(made, "standard", data)
-
-
-def test_the_build_succeeds_where_nothing_can_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a directory that only others may write; root may write all of them."""
-    monkeypatch.setattr(hatch_build, "system_compiler", lambda: ["cc"])
-    (tmp_path / "file").touch()
-    assert not hatch_build.compile_to(tmp_path / "file" / "_native.so")
 
 
 @pytest.mark.parametrize("target", ["", "aarch64-linux-musl"])
@@ -282,7 +273,6 @@ def test_the_platforms_of_wheels() -> None:
 
 
 def test_the_build_refuses_an_unknown_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wheel would have the tag of this machine, and the code of another one."""
     monkeypatch.setenv("XZARR3_TARGET", "riscv64-linux-gnu")
     with pytest.raises(ValueError, match=r"'riscv64-linux-gnu'; accepted: .*aarch64-macos\.11\.0, any"):
         hatch_build.NativeBuildHook.initialize(hook(), "standard", {})
@@ -299,10 +289,8 @@ xzarr3.show_versions()
 
 def test_an_installation_without_native_code(tmp_path: Path) -> None:
     library = str(tmp_path / "_native.so")
-    command = [sys.executable, "-c", WITHOUT, str(tmp_path / "a.zarr")]
-    environment = {**os.environ, "XZARR3_NATIVE": library}
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    (line,) = re.findall("^native rows: .*$", done.stdout, re.MULTILINE)
+    told = said(WITHOUT, tmp_path / "a.zarr", XZARR3_NATIVE=library)
+    (line,) = re.findall("^native rows: .*$", told, re.MULTILINE)
     assert line.startswith(f"native rows: off: this installation has no native code ({library}: ")
 
 
