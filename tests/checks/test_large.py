@@ -115,10 +115,8 @@ def test_keys_take_400_bytes_each_at_most() -> None:
 
 
 def test_memory_of_a_check_is_bounded_by_the_option(tmp_path: Path) -> None:
-    array = xzarr3.create_array(
-        tmp_path / "a", shape=(64, 512, 256), chunks=(1, 512, 256), shards=(32, 512, 256), dtype="f8",
-        compressors=None, fill_value=-1,
-    )  # fmt: skip
+    layout = {"shape": (64, 512, 256), "chunks": (1, 512, 256), "shards": (32, 512, 256), "dtype": "f8"}
+    array = xzarr3.create_array(tmp_path / "a", **layout, compressors=None, fill_value=-1)
     for row in range(0, 64, 32):
         array[row : row + 32] = 1
     tracemalloc.start()
@@ -134,8 +132,6 @@ def test_memory_of_a_check_is_bounded_by_the_option(tmp_path: Path) -> None:
 
 def test_chunks_that_a_check_reads_at_a_time_fit_into_the_option() -> None:
     class Watched(MemoryStore):
-        """Counts the reads that are under way."""
-
         under_way = most = 0
 
         def get(self, key: str, *arguments: Any) -> Any:
@@ -150,19 +146,6 @@ def test_chunks_that_a_check_reads_at_a_time_fit_into_the_option() -> None:
     with xzarr3.set_options(memory_limit=4000):
         assert xzarr3.check(store, decode="all", threads=8).arrays[""].read == 40
     assert store.most <= 2
-
-
-@pytest.mark.parametrize("number", [10, 400])
-def test_requests_do_not_grow_with_the_number_of_keys(number: int) -> None:
-    inner = MemoryStore()
-    root = xzarr3.create_group(inner)
-    for name in ("a", "b"):
-        root.create_array(name, data=np.arange(1, number + 1), chunks=1)
-    xzarr3.consolidate_metadata(inner)
-    with xzarr3.trace() as t:
-        assert xzarr3.check(inner).findings == ()
-    assert t.total["list"] <= 4
-    assert t.total["requests"] <= 50, str(t)
 
 
 def served(server: FaultServer, number: int) -> tuple[str, dict[str, bytes]]:
@@ -182,9 +165,8 @@ def test_requests_to_s3(fault_server: FaultServer, number: int) -> None:
     fault_server.clear_log()
     report = xzarr3.check(f"s3://{place}", storage_options=fault_server.storage_options)
     assert report.findings == ()
-    assert report.arrays["a"].stored == number
-    stored = sum(len(value) for key, value in values.items() if "/c/" in key)
-    assert report.arrays["a"].nbytes_stored == stored
+    size = sum(len(value) for key, value in values.items() if "/c/" in key)
+    assert (report.arrays["a"].stored, report.arrays["a"].nbytes_stored) == (number, size)
     assert len(fault_server.log()) <= 25 + number // 1000
 
 
@@ -192,8 +174,7 @@ def test_sample_of_a_large_shard_moves_its_index_and_few_inner_chunks(tmp_path: 
     inner = LocalStore(tmp_path)
     data = np.random.default_rng(0).integers(0, 255, 2**22, dtype="uint8")
     xzarr3.create_array(inner, data=data, chunks=2**12, shards=2**22, compressors=None)
-    cases: tuple[tuple[Any, int, int], ...] = (("sample", 8 * 2**12, 9 * 2**12), ("all", 2**22, 2**22))
-    for decode, least, most in cases:
+    for decode, least, most in (("sample", 8 * 2**12, 9 * 2**12), ("all", 2**22, 2**22)):
         with heard() as requests:
             assert xzarr3.check(inner, decode=decode).findings == ()
         moved = sum(request.size for request in requests if request.key == "c/0")

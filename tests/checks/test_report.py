@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -39,28 +40,24 @@ def test_check_names_a_few_arrays_that_a_library_does_not_read() -> None:
     for at in range(5):
         root.create_array(f"\x1b[2J{at}", data=np.array(["0001"]), dimension_names=["y"])
     text = str(xzarr3.check(root.store))
-    assert "tensorstore 0.1.71: 1 of 7 (not " in text
-    assert ": data type 'fixed_length_utf32'; and 3 more)" in text
+    assert re.search(
+        r"tensorstore 0.1.71: 1 of 7 \(not .*: data type 'fixed_length_utf32'; and 3 more\)", text
+    )
     assert "\x1b" not in text
 
 
-def test_count_of_a_finding_about_many_chunks_is_one() -> None:
-    root = xzarr3.create_group(MemoryStore())
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_count_of_a_finding_about_many_chunks_is_one(zarr_format: Any) -> None:
+    root = xzarr3.create_group(MemoryStore(), zarr_format=zarr_format)
+    root.create_array("number", shape=(), dtype="i8", fill_value=0)  # It may be absent.
     root.create_array("a", shape=1000, chunks=1, dtype="i4")
     for at in range(5):
-        root.store.set(f"lost/c/{at}", b"1")
+        root.store.set(f"lost/c/{at}" if zarr_format == 3 else f"lost/{at}", b"1")
     report = xzarr3.check(root.store)
     counts = [(each.code, each.count) for each in report.findings]
     assert counts == [("chunks-orphan", 5), ("chunks-missing", 1000)]
     assert (report.count("warning"), report.count("note")) == (1, 1)
     assert "0 errors, 1 warning, 1 note" in str(report)
-
-
-@pytest.mark.parametrize("zarr_format", [3, 2])
-def test_check_does_not_note_a_scalar_that_is_not_stored(zarr_format: Any) -> None:
-    root = xzarr3.create_group(MemoryStore(), zarr_format=zarr_format)
-    root.create_array("number", shape=(), dtype="i8", fill_value=0)
-    assert xzarr3.check(root.store).findings == ()
 
 
 def test_text_groups_findings_by_node_and_ends_with_what_to_do() -> None:
@@ -69,12 +66,12 @@ def test_text_groups_findings_by_node_and_ends_with_what_to_do() -> None:
     store.set("t2m/c/7/7", b"1")
     store.set("deep/x/c/0", b"")
     lines = str(xzarr3.check(store)).splitlines()
+    empty = "the stored value has no bytes; its writer was probably cut off"
     assert lines[5:] == [
         "/deep/x",
-        "  error    chunk-empty    deep/x/c/0: the stored value has no bytes; its writer was probably "
-        "cut off",
+        f"  error    chunk-empty    deep/x/c/0: {empty}",
         "/t2m",
-        "  error    chunk-empty    t2m/c/0/0: the stored value has no bytes; its writer was probably cut off",
+        f"  error    chunk-empty    t2m/c/0/0: {empty}",
         "  warning  chunk-outside  t2m/c/7/7: chunk (7, 7) is outside of the grid of (2, 2) chunks",
         "what           to do",
         f"chunk-empty    {CODES['chunk-empty'].remedy}",
@@ -111,27 +108,15 @@ def test_json_has_everything() -> None:
         "meaning": "the stored value has no bytes; its writer was probably cut off",
         "remedy": CODES["chunk-empty"].remedy,
     }  # fmt: skip
-    array = found["arrays"]["t2m"]
-    assert (array["shape"], array["units"], array["stored"], array["read"]) == ([8, 6], 4, 4, 3)
-    assert array["nbytes_stored"] == 72
+    expected = {"shape": [8, 6], "units": 4, "stored": 4, "read": 3, "nbytes_stored": 72}
+    assert found["arrays"]["t2m"].items() >= expected.items()
+    assert all(kind.severity in SEVERITIES and kind.remedy for kind in CODES.values())
 
 
-def test_codes_are_complete() -> None:
-    for code, kind in CODES.items():
-        assert kind.severity in SEVERITIES, code
-        assert kind.remedy, code
-
-
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [({"decode": "some"}, ValueError), ({"threads": 0}, ValueError), ({"progress": 5}, TypeError)],
-)
-def test_arguments_are_checked(options: dict[str, Any], error: type[Exception]) -> None:
-    with pytest.raises(error, match=next(iter(options))):
-        xzarr3.check(healthy(3), **options)
-
-
-def test_nothing_there_is_an_error_that_names_what_is_below() -> None:
+def test_arguments_are_checked() -> None:
+    for name, value in {"decode": "some", "threads": 0, "progress": 5}.items():
+        with pytest.raises((ValueError, TypeError), match=name):
+            xzarr3.check(healthy(3), **{name: value})
     store = MemoryStore()
     xzarr3.create_group(store, "sub")
     store.erase("zarr.json")
@@ -141,29 +126,18 @@ def test_nothing_there_is_an_error_that_names_what_is_below() -> None:
         xzarr3.check(store, "no/such")
 
 
-@pytest.mark.parametrize("decode", ["sample", "all", "none"])
-def test_decode_decides_what_is_read(decode: Any) -> None:
-    array = xzarr3.create_array(MemoryStore(), data=np.arange(1, 101), chunks=1)
-    seen: list[tuple[int, int]] = []
-    with heard() as requests:
-        report = xzarr3.check(
-            array.store, decode=decode, progress=lambda *numbers: seen.append(numbers), threads=3
-        )
-    number = {"sample": 8, "all": 100, "none": 0}[decode]
-    assert report.arrays[""].read == number
-    read = {request.key for request in requests if request.key.startswith("c/")}
-    assert len(read) == number
-    assert seen[0] == (0, number)
-    assert seen[-1] == (number, number)
-
-
-def test_sample_has_both_ends_and_finds_no_damage_elsewhere() -> None:
-    store = MemoryStore()
-    xzarr3.create_array(store, data=np.arange(1, 101), chunks=1)
+@pytest.mark.parametrize(("decode", "number", "errors"), [("sample", 8, 2), ("all", 100, 3), ("none", 0, 0)])
+def test_decode_decides_what_is_read(decode: Any, number: int, errors: int) -> None:
+    """A sample has both ends."""
+    store = xzarr3.create_array(MemoryStore(), data=np.arange(1, 101), chunks=1).store
     for at in (0, 50, 99):
         store.set(f"c/{at}", b"\xff damaged")
-    codes = {each: len(xzarr3.check(store, decode=each).errors) for each in ("none", "sample", "all")}
-    assert codes == {"none": 0, "sample": 2, "all": 3}
+    seen: list[Any] = []
+    with heard() as requests:
+        report = xzarr3.check(store, decode=decode, progress=lambda *done: seen.append(done), threads=3)
+    assert (report.arrays[""].read, len(report.errors)) == (number, errors)
+    assert len({request.key for request in requests if request.key.startswith("c/")}) == number
+    assert (seen[0], seen[-1]) == ((0, number), (number, number))
 
 
 def test_part_of_a_hierarchy_is_checked_alone() -> None:

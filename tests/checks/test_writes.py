@@ -92,11 +92,8 @@ def test_living_writer_is_a_note(tmp_path: Path) -> None:
 def test_lease_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     xzarr3.create_array(store, "a", data=[1, 2])
-    program = (
-        "import os, sys, xzarr3; from xzarr3.commit.lease import Lease, lease_key\n"
-        "lease = Lease(xzarr3.LocalStore(sys.argv[1]), lease_key('a/'), 'resize')\n"
-        "assert lease.take(); os._exit(0)"
-    )
+    program = """import os, sys, xzarr3; from xzarr3.commit.lease import Lease, lease_key
+assert Lease(xzarr3.LocalStore(sys.argv[1]), lease_key('a/'), 'resize').take(); os._exit(0)"""
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=60)
     (finding,) = xzarr3.check(store).findings
     assert (finding.code, finding.severity) == ("write-leftover", "note")
