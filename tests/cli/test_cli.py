@@ -30,16 +30,10 @@ COMMANDS = cli.commands.commands
 # Help
 
 
-def test_version(call: Call) -> None:
-    assert call("--version") == (0, f"xzarr3 {xzarr3.__version__}\n", "")
-
-
-def test_commands_are_these() -> None:
+def test_bare_command_shows_help_with_every_command_on_a_line(call: Call) -> None:
     expected = "info tree stats read explain check diff advise copy consolidate recover"
     assert sorted(COMMANDS) == sorted(expected.split())
-
-
-def test_bare_command_shows_help_with_every_command_on_a_line(call: Call) -> None:
+    assert call("--version") == (0, f"xzarr3 {xzarr3.__version__}\n", "")
     status, out, err = call()
     assert (status, err) == (0, "")
     assert call("--help")[1] == out

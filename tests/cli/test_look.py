@@ -26,69 +26,59 @@ TREE = """\
 
 
 @pytest.mark.parametrize(
-    ("given", "lines"),
+    ("line", "lines"),
     [
-        (("tree", "ocean.zarr"), TREE),
-        (("tree", "--depth", "1", "ocean.zarr", "/"), TREE[:2] + TREE[3:]),
-        (("tree", "ocean.zarr", "deep"), ["/deep", "└── salt (time: 8, lat: 6) float32"]),
-        (("tree", "ocean.zarr", "lat"), ["/lat (lat: 6) float64"]),
-        (("read", "ocean.zarr", "time", "--raw"), ["[0 1 2 3 4 5 6 7]"]),
-        (("read", "ocean.zarr", "time", ":2"), ["['2000-01-01' '2000-01-02']"]),
-        (("read", "ocean.zarr", "time", "--", "-1"), ["2000-01-08"]),
-        (("read", "ocean.zarr", "time", "--raw", "--", "-1"), ["7"]),
-        (("read", "ocean.zarr", "time", "::3", "--json"), ['["2000-01-01", "2000-01-04", "2000-01-07"]']),
-        (("read", "ocean.zarr", "time", "::3", "--json", "--raw"), ["[0, 3, 6]"]),
-        (("read", "ocean.zarr/time", "/", ":2", "--raw"), ["[0 1]"]),
+        ("tree ocean.zarr", TREE),
+        ("tree --depth 1 ocean.zarr /", TREE[:2] + TREE[3:]),
+        ("tree ocean.zarr deep", ["/deep", "└── salt (time: 8, lat: 6) float32"]),
+        ("tree ocean.zarr lat", ["/lat (lat: 6) float64"]),
+        ("read ocean.zarr time --raw", ["[0 1 2 3 4 5 6 7]"]),
+        ("read ocean.zarr time :2", ["['2000-01-01' '2000-01-02']"]),
+        ("read ocean.zarr time -- -1", ["2000-01-08"]),
+        ("read ocean.zarr time --raw -- -1", ["7"]),
+        ("read ocean.zarr time ::3 --json", ['["2000-01-01", "2000-01-04", "2000-01-07"]']),
+        ("read ocean.zarr time ::3 --json --raw", ["[0, 3, 6]"]),
+        ("read ocean.zarr/time / :2 --raw", ["[0 1]"]),
     ],
 )
-def test_lines(given: tuple[str, ...], lines: list[str], folder: Path, call: Call) -> None:
-    status, out, err = call(*given)
+def test_lines(line: str, lines: list[str], folder: Path, call: Call) -> None:
+    status, out, err = call(*line.split())
     assert (status, err) == (0, "")
     assert out.splitlines() == lines
 
 
 @pytest.mark.parametrize(
-    ("given", "parts"),
+    ("line", "parts"),
     [
-        (("info", "ocean.zarr"), ["title", "An ocean", "├── deep/", "(time: 8, lat: 6, lon: 12) float32"]),
-        (("info", "ocean.zarr", "sst"), ["float32", "(8, 6, 12)", "(2, 3, 12)", "'lon'", "units  K", "zstd"]),
-        (("stats", "ocean.zarr"), ["/deep/salt", "0 of 12 chunks (0 %)", "8 of 8 chunks (100", "documents"]),
+        ("info ocean.zarr", ["title", "An ocean", "├── deep/", "(time: 8, lat: 6, lon: 12) float32"]),
+        ("info ocean.zarr sst", ["float32", "(8, 6, 12)", "(2, 3, 12)", "'lon'", "units  K", "zstd"]),
+        ("stats ocean.zarr", ["/deep/salt", "0 of 12 chunks (0 %)", "8 of 8 chunks (100 %)", "documents"]),
+        ("info both.json", ["2 groups along 'time'", "sst", "joined", "the same in all"]),
+        ("info both.json sst", ["(16, 6, 12)", "0 to 8", "8 to 16", "units  K"]),
+        ("info both.json --json", ['"node_type": "group"', '"path": "sst"']),
+        ("tree both.json", ["├── sst (time: 16, lat: 6, lon: 12) float32"]),
+        ("tree both.json sst --json", ['"node_type": "array"']),
+        ("read both.json time 8:10 --raw", ["[0 1]"]),
+        ("explain both.json sst 7:9", ["requests", "/sst of"]),
     ],
 )
-def test_parts(given: tuple[str, ...], parts: list[str], folder: Path, call: Call) -> None:
+def test_parts(line: str, parts: list[str], folder: Path, call: Call) -> None:
+    xzarr3.concat(["ocean.zarr"] * 2, "time", check_labels=False).to_json("both.json")
+    given = line.split()
     status, out, err = call(*given)
     assert (status, err) == (0, "")
     assert [part for part in parts if part not in out] == []
-    assert max(map(len, out.splitlines())) <= 80 or "store" in out
-
-
-@pytest.mark.parametrize(
-    ("given", "parts"),
-    [
-        (("info", "both.json"), ["2 groups along 'time'", "sst", "joined", "the same in all"]),
-        (("info", "both.json", "sst"), ["(16, 6, 12)", "0 to 8", "8 to 16", "units  K"]),
-        (("info", "both.json", "--json"), ['"node_type": "group"', '"path": "sst"']),
-        (("tree", "both.json"), ["├── sst (time: 16, lat: 6, lon: 12) float32"]),
-        (("tree", "both.json", "sst", "--json"), ['"node_type": "array"']),
-        (("read", "both.json", "time", "8:10", "--raw"), ["[0 1]"]),
-        (("explain", "both.json", "sst", "7:9"), ["requests", "/sst of"]),
-    ],
-    ids=lambda given: " ".join(given) if isinstance(given, tuple) else "",
-)
-def test_documents_of_joined_stores(given: tuple[str], parts: list[str], folder: Path, call: Call) -> None:
-    both = xzarr3.concat(["ocean.zarr"] * 2, "time", check_labels=False)
-    both.to_json("both.json")  # type: ignore[union-attr]
-    status, out, err = call(*given)
-    assert (status, err) == (0, "")
-    assert [part for part in parts if part not in out] == []
-    status, _, err = call(*given[:2], "salt", *given[3:])
-    assert (status, "no array 'salt'" in err) == (1, True)
+    if given[1] == "ocean.zarr":
+        assert max(map(len, out.splitlines())) <= 80 or "store" in out
+    else:
+        status, _, err = call(*given[:2], "salt", *given[3:])
+        assert (status, "no array 'salt'" in err) == (1, True)
 
 
 def test_json_of_nodes(folder: Path, call: Call) -> None:
     sst = json.loads(call("info", "ocean.zarr", "sst", "--json")[1])
-    assert (sst["shape"], sst["chunks"], sst["shards"]) == ([8, 6, 12], [2, 3, 12], None)
-    assert sst["attributes"] == {"units": "K"}
+    expected = {"shape": [8, 6, 12], "chunks": [2, 3, 12], "shards": None, "attributes": {"units": "K"}}
+    assert sst.items() >= expected.items()
     assert [each["name"] for each in sst["codecs"]] == ["bytes", "zstd"]
     tree = json.loads(call("tree", "ocean.zarr", "--json")[1])
     assert [each["path"] for each in tree["nodes"]] == ["", "deep", "deep/salt", "lat", "sst", "time"]

@@ -28,13 +28,6 @@ def hierarchy(zarr_format: Any = 3, **options: Any) -> Group:
     return root
 
 
-def test_equal_stores_do_not_differ() -> None:
-    found = xzarr3.diff(hierarchy().store, hierarchy().store)
-    assert found.ok
-    assert (found.nodes, found.compared) == (4, 64)
-    assert str(found).splitlines()[-1] == "found  4 nodes and 64 values compared: no difference"
-
-
 @pytest.mark.parametrize("formats", [*itertools.permutations([2, 3, "3-draft"], 2)])
 def test_between_formats_only_the_format_differs(formats: tuple[Any, Any]) -> None:
     a = hierarchy(formats[0], compressors="gzip").store
@@ -43,8 +36,8 @@ def test_between_formats_only_the_format_differs(formats: tuple[Any, Any]) -> No
     assert xzarr3.diff(a, b, encoding=False).ok
     found = xzarr3.diff(a, b)
     assert {each.kind for each in found.fields} == {"encoding"}
-    assert (found.fields[0].field, found.fields[0].a, found.fields[0].b) == ("zarr_format", *formats)
-    assert not found.values
+    first = found.fields[0]
+    assert (first.field, first.a, first.b, found.values) == ("zarr_format", *formats, ())
     xzarr3.open_array(b, "deep/a", mode="r+")[5, 9] = -1
     (difference,) = xzarr3.diff(a, b, encoding=False).values
     assert difference.first == (((5, 9), 59.0, -1.0),)
@@ -76,17 +69,7 @@ def test_other_chunks_and_codecs_are_encoding(layout: dict[str, Any]) -> None:
     assert xzarr3.diff(a.store, b.store, encoding=False).ok
 
 
-Change = Callable[[Group], object]
-
-
-def _set(path: str, where: Any, value: Any) -> Change:
-    def change(root: Group) -> None:
-        root.get_array(path)[where] = value
-
-    return change
-
-
-CHANGES: dict[str, tuple[Change, dict[str, Any]]] = {
+CHANGES: dict[str, tuple[Callable[[Group], object], dict[str, Any]]] = {
     "attribute": (lambda root: root["b"].attrs.update(units="degC"), {"fields": ["attributes.units"]}),
     "nested attribute": (lambda root: root["b"].attrs.update(n={"m": [1]}), {"fields": ["attributes.n.m"]}),
     "type of an attribute": (lambda root: root.attrs.update(title=1), {"fields": ["attributes.title"]}),
@@ -98,8 +81,8 @@ CHANGES: dict[str, tuple[Change, dict[str, Any]]] = {
         lambda root: root.create_array("b", data=np.arange(4), attributes=ATTRIBUTES, overwrite=True),
         {"fields": ["data_type"]},
     ),
-    "value": (_set("deep/a", (1, 2), 7), {"values": ["deep/a"]}),
-    "NaN": (_set("deep/a", (2, 3), 0), {"values": ["deep/a"]}),
+    "value": (lambda root: root["deep/a"].set((1, 2), 7), {"values": ["deep/a"]}),
+    "NaN": (lambda root: root["deep/a"].set((2, 3), 0), {"values": ["deep/a"]}),
     "kind": (
         lambda root: (root.__delitem__("b"), root.create_group("b")),
         {"fields": ["node_type", "attributes.units", "attributes.n"]},
@@ -114,11 +97,10 @@ def test_changes_are_named(case: str) -> None:
     change(b)
     found = xzarr3.diff(a.store, b.store)
     names = {
-        "only_in_a": list(found.only_in_a),
-        "only_in_b": list(found.only_in_b),
+        "only_in_a": list(found.only_in_a), "only_in_b": list(found.only_in_b),
         "fields": [each.field for each in found.fields if each.kind != "encoding"],
         "values": [each.path for each in found.values],
-    }
+    }  # fmt: skip
     assert {name: each for name, each in names.items() if each} == expected
     assert not found.ok
     back = xzarr3.diff(b.store, a.store)
@@ -127,7 +109,10 @@ def test_changes_are_named(case: str) -> None:
     assert "<table" in found._repr_html_() or found.only_in_a or found.only_in_b
 
 
-def test_elements_that_both_have_are_compared_if_shapes_differ() -> None:
+def test_equal_stores_do_not_differ_and_of_other_shapes_is_compared_what_both_have() -> None:
+    found = xzarr3.diff(hierarchy().store, hierarchy().store)
+    assert (found.ok, found.nodes, found.compared) == (True, 4, 64)
+    assert str(found).splitlines()[-1] == "found  4 nodes and 64 values compared: no difference"
     a, b = (xzarr3.create_array(MemoryStore(), data=np.arange(n), chunks=3) for n in (10, 7))
     b[6] = -1
     found = xzarr3.diff(a.store, b.store)
@@ -278,14 +263,15 @@ def test_each_chunk_is_read_once_where_chunks_fit() -> None:
 
 def test_arguments_are_checked() -> None:
     a = hierarchy().store
-    with pytest.raises(ValueError, match="first"):
-        xzarr3.diff(a, a, first=0)
-    with pytest.raises(xzarr3.SelectionError, match="path of an array"):
-        xzarr3.diff(a, a, selection=0)
-    with pytest.raises(xzarr3.NodeNotFoundError):
-        xzarr3.diff(a, a, "b", b_path="no")
-    with pytest.raises(TypeError, match="progress"):
-        xzarr3.diff(a, a, progress=5)  # type: ignore[arg-type]
+    refused: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"first": 0}, ValueError, "first"),
+        ({"selection": 0}, xzarr3.SelectionError, "path of an array"),
+        ({"path": "b", "b_path": "no"}, xzarr3.NodeNotFoundError, "no"),
+        ({"progress": 5}, TypeError, "progress"),
+    ]
+    for options, error, word in refused:
+        with pytest.raises(error, match=word):
+            xzarr3.diff(a, a, **options)
     steps: list[tuple[int, int]] = []
     xzarr3.diff(a, a, progress=lambda done, total: steps.append((done, total)))
     assert (steps[0], steps[-1]) == ((0, 64), (64, 64))
@@ -321,7 +307,7 @@ def _filled(value: float) -> MemoryStore:
     return _array(shape=1, dtype=[("a", "f8")], fill_value=np.array((value,), [("a", "f8")])[()])
 
 
-def _data(values: Any, dtype: str, **options: Any) -> MemoryStore:
+def _data(values: Any, dtype: Any, **options: Any) -> MemoryStore:
     return _array(data=np.array(values, dtype), **options)
 
 
@@ -364,9 +350,11 @@ def test_what_differs_is_never_taken_for_equal(case: str) -> None:
         assert xzarr3.diff(one, one).ok
 
 
-def test_the_largest_difference_of_integers_is_exact() -> None:
+def test_differences_are_exact() -> None:
     for one, other, largest in ((2**63 - 1, 2**63 - 2, 1), (-(2**63), 2**63 - 1, 2.0**64)):
         assert xzarr3.diff(_data([one], "i8"), _data([other], "i8")).values[0].largest == largest
+    fields = (_data([(value,)], [("a", "f8")]) for value in (0.1234567891, 0.1234567892))
+    assert xzarr3.diff(*fields).values[0].first == (((0,), "(0.1234567891,)", "(0.1234567892,)"),)
 
 
 def test_memory_is_bounded_by_the_option(tmp_path: Path) -> None:
@@ -388,12 +376,6 @@ def test_memory_is_bounded_by_the_option(tmp_path: Path) -> None:
     assert found.values[0].count == found.compared == 64 * 512 * 256
     assert found.values[0].first[1] == ((0, 0, 1), 1.0, 2.0)
     assert peak < 20 * 2**20
-
-
-def test_differences_of_fields_have_all_digits() -> None:
-    one, other = (np.array([(value,)], [("a", "f8")]) for value in (0.1234567891, 0.1234567892))
-    found = xzarr3.diff(_array(data=one), _array(data=other))
-    assert found.values[0].first == (((0,), "(0.1234567891,)", "(0.1234567892,)"),)
 
 
 def test_many_problems_are_told_to_be_more() -> None:
