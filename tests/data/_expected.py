@@ -12,6 +12,28 @@ from pathlib import Path
 
 import numpy as np
 
+NUMBERS = ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16")
+FILLS = {
+    "nan": ("<f8", np.nan), "inf": ("<f8", np.inf), "minus_inf": ("<f4", -np.inf),
+    "minus_zero": ("<f8", -0.0), "tenth": ("<f8", 0.1), "tenth_f4": ("<f4", 0.1), "f2": ("<f2", 0.1),
+    "complex": ("<c16", complex(np.nan, -np.inf)), "u8": ("<u8", 2**64 - 1), "i8": ("<i8", -(2**63)),
+    "true": ("|b1", True), "bytes": ("|S3", b"\xff\x00a"), "text": ("<U3", "日本"),
+    "void": ("|V2", np.void(b"\xff\x00")), "nat": ("<M8[ns]", np.datetime64("NaT", "ns")),
+}  # fmt: skip
+
+
+def any_bits(random, dtype, shape=(5,)):
+    """Values of a dtype of any bits at all."""
+    dtype = np.dtype(dtype)
+    return np.frombuffer(random.bytes(int(np.prod(shape)) * dtype.itemsize), dtype).reshape(shape)
+
+
+def objects(items):
+    """An array of Python objects."""
+    values = np.empty(len(items), dtype=object)
+    values[:] = items
+    return values
+
 
 def of_values(values, kind=None):
     """The record of an array: shape, dtype and values; ``kind`` is "bytes" or "json" for such objects."""
@@ -64,7 +86,6 @@ class Expected:
         self.refused = {}
 
     def array(self, path, values, *, kind=None, names=None, fill=None, attributes=None):
-        """Keep what an array holds."""
         record = of_values(values, kind)
         if fill is not None:
             record["fill"] = of_values(fill)["values"] if np.asarray(fill).dtype.kind != "O" else fill
@@ -75,15 +96,12 @@ class Expected:
         self.arrays[path] = record
 
     def group(self, path, attributes=None):
-        """Keep what a group has."""
         self.groups[path] = {"attributes": dict(attributes or {})}
 
     def refuse(self, path, why):
-        """Keep that an array must not be read."""
         self.refused[path] = why
 
     def save(self):
-        """Write the file: one line for each node."""
         sections = []
         for name in ("groups", "arrays", "refused"):
             nodes = getattr(self, name)

@@ -14,13 +14,11 @@ DIRECTORY = Path(sys.argv[1]).absolute() / f"netcdf-c-{netCDF4.__netcdf4libversi
 
 
 def attributes(node):
-    """The attributes of a node as they are stored."""
     path = node / ".zattrs"
     return json.loads(path.read_text()) if path.exists() else {}
 
 
 def write(name, mode):
-    """Write one file, read it again, and keep what it holds."""
     random = np.random.default_rng(6)
     path = DIRECTORY / name
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,31 +4,24 @@ from __future__ import annotations
 
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 
 import numcodecs
 import numpy as np
 import zarr
-from _expected import Expected
+from _expected import FILLS, NUMBERS, Expected, any_bits, objects
 
 DIRECTORY = Path(sys.argv[1]) / f"zarr-python-{zarr.__version__}"
 LOSSY = {"fixedscaleoffset", "quantize", "bitround", "astype", "categorize"}
 
 
 class Store:
-    """A root group, its arrays and what they hold."""
-
     def __init__(self, name):
         path = DIRECTORY / name
         self.root = zarr.open_group(zarr.DirectoryStore(str(path)), mode="w")
         self.expected = Expected(path)
-        self.random = np.random.default_rng(2)
-
-    def bits(self, dtype, shape=(5,)):
-        """Values of a dtype of any bits at all."""
-        dtype = np.dtype(dtype)
-        count = int(np.prod(shape))
-        return np.frombuffer(self.random.bytes(count * dtype.itemsize), dtype).reshape(shape)
+        self.bits = partial(any_bits, np.random.default_rng(2))
 
     def array(self, path, values, *, chunks=None, part=..., kind=None, attributes=None, **options):
         """Write an array, or a part of it, and keep what zarr-python then reads."""
@@ -51,7 +44,6 @@ class Store:
         return array
 
     def close(self, *, consolidated=False):
-        """Save what is expected of all of it."""
         self.expected.group("", self.root.attrs.asdict())
 
         def visit(path, node):
@@ -64,13 +56,6 @@ class Store:
         self.expected.save()
 
 
-def objects(items):
-    """An array of Python objects."""
-    values = np.empty(len(items), dtype=object)
-    values[:] = items
-    return values
-
-
 RECORD = [("name", "S5"), ("count", "<i4"), ("weight", ">f8")]
 NESTED = [("at", [("x", "<f4"), ("y", ">i2")]), ("when", "<M8[s]"), ("flag", "|b1"), ("word", "<U2")]
 SUBARRAY = [("block", "<u2", (2, 3)), ("z", "<c8")]
@@ -79,12 +64,11 @@ PEOPLE = [(b"ada", 3, 1.5), (b"", -1, np.nan), (b"grace", 2**31 - 1, -0.0)]
 
 
 def types():
-    """Every data type, in both byte orders; the last chunk of each is missing where there is a fill value."""
     store = Store("types")
     store.array("bool", [True, False, True, True, False], chunks=(3,), fill_value=True)
     for order in "<>":
         side = {"<": "little", ">": "big"}[order]
-        for name in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16"):
+        for name in NUMBERS:
             if name in ("i1", "u1") and order == ">":
                 continue
             dtype = np.dtype(order + name)
@@ -122,7 +106,6 @@ def types():
 
 
 def variable():
-    """Elements of no fixed size."""
     store = Store("variable")
     words = objects(["", "é", "日本語", "x" * 50, "nul\x00in"])
     options = {"dtype": object, "chunks": (2,)}
@@ -181,13 +164,8 @@ def layouts():
     people = np.array(PEOPLE * 2, RECORD).reshape(2, 3)
     store.array("F_record", people, order="F", chunks=(2, 2))
     fills = {
-        "nan": ("<f8", np.nan), "inf": ("<f8", np.inf), "minus_inf": (">f4", -np.inf),
-        "minus_zero": ("<f8", -0.0), "tenth": ("<f8", 0.1), "tenth_f4": ("<f4", 0.1), "f2": ("<f2", 0.1),
-        "complex": ("<c16", complex(np.nan, -np.inf)), "u8": ("<u8", 2**64 - 1), "i8": ("<i8", -(2**63)),
-        "true": ("|b1", True), "bytes": ("|S3", b"\xff\x00a"), "text": (">U3", "日本"),
-        "void": ("|V2", np.void(b"\xff\x00")), "nat": ("<M8[ns]", np.datetime64("NaT", "ns")),
-        "zero_text": ("<U2", 0), "zero_bytes": ("|S2", 0), "zero_void": ("|V2", 0),
-        "zero_date": ("<M8[D]", 0),
+        **FILLS, "minus_inf": (">f4", -np.inf), "text": (">U3", "日本"), "zero_text": ("<U2", 0),
+        "zero_bytes": ("|S2", 0), "zero_void": ("|V2", 0), "zero_date": ("<M8[D]", 0),
     }  # fmt: skip
     options = {"shape": 3, "chunks": 2, "compressor": None}
     for name, (dtype, fill) in fills.items():
@@ -204,7 +182,6 @@ def layouts():
 
 
 def codecs():
-    """Every compressor and filter of numcodecs that needs nothing more."""
     store = Store("codecs")
     counts = np.arange(40, dtype="<i4").reshape(8, 5) * 3 - 20
     lzma2, delta = {"id": 33, "preset": 1}, {"id": 3, "dist": 4}
@@ -259,7 +236,6 @@ def codecs():
 
 
 def hierarchy():
-    """Groups with attributes, consolidated, with one member that came later."""
     store = Store("hierarchy")
     store.root.attrs.update({"title": "ø", "nested": {"a": [1, None, True, 1e300]}, "nan": float("nan")})
     for path in ("empty", "with/deep/inner", "with/attrs"):

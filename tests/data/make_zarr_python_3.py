@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 
 import numcodecs
 import numpy as np
 import zarr
-from _expected import Expected
+from _expected import FILLS, NUMBERS, Expected, any_bits, objects
 from zarr import codecs as codecs3
 
 DIRECTORY = Path(sys.argv[1]) / f"zarr-python-{zarr.__version__}"
@@ -23,20 +24,12 @@ except ImportError:
 
 
 class Store:
-    """A root group, its arrays and what they hold."""
-
     def __init__(self, name, zarr_format):
         self.path = path = DIRECTORY / name
         self.zarr_format = zarr_format
         self.root = zarr.open_group(path, mode="w", zarr_format=zarr_format)
         self.expected = Expected(path)
-        self.random = np.random.default_rng(4)
-
-    def bits(self, dtype, shape=(5,)):
-        """Values of a dtype of any bits at all."""
-        dtype = np.dtype(dtype)
-        count = int(np.prod(shape))
-        return np.frombuffer(self.random.bytes(count * dtype.itemsize), dtype).reshape(shape)
+        self.bits = partial(any_bits, np.random.default_rng(4))
 
     def array(self, path, values, *, part=..., kind=None, lossy=False, filled=True, **options):
         """Write an array, or a part of it, and keep what zarr-python then reads."""
@@ -64,12 +57,10 @@ class Store:
         )  # fmt: skip
 
     def group(self, path, attributes=None):
-        """Make a group."""
         self.root.create_group(path, attributes=attributes)
         self.expected.group(path, attributes)
 
     def close(self, *, consolidated=False):
-        """Save what is expected of all of it."""
         for path, node in self.root.members(max_depth=None):
             if isinstance(node, zarr.Group):
                 self.expected.group(path, node.attrs.asdict())
@@ -86,13 +77,6 @@ def same(read, written):
     return read.astype(written.dtype).tobytes() == written.tobytes()
 
 
-def objects(items):
-    """An array of Python objects."""
-    values = np.empty(len(items), dtype=object)
-    values[:] = items
-    return values
-
-
 RECORD = [("name", "S5"), ("count", "<i4"), ("weight", "<f8")]
 BIG_RECORD = [("word", ">U2"), ("count", ">i4"), ("weight", ">f8")]
 NESTED = [("at", [("x", "<f4"), ("y", "<i2")]), ("when", "<M8[10s]"), ("flag", "|b1"), ("raw", "V3")]
@@ -106,7 +90,7 @@ def types(zarr_format):
     orders = "<>" if zarr_format == 2 else "<"
     for order in orders:
         side = {"<": "little", ">": "big"}[order]
-        for name in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16"):
+        for name in NUMBERS:
             if name in ("i1", "u1") and order == ">":
                 continue
             values = store.bits(order + name)
@@ -123,9 +107,7 @@ def types(zarr_format):
         store.array(f"{side}/m8_s_fill", store.bits(order + "i8").view(order + "m8[s]"), fill_value=3, **HALF)
     if zarr_format == 3:
         for name in ("i2", "f8", "c16", "U4", "M8[ns]", "m8[25s]"):
-            values = (
-                store.bits("<" + name) if "U" not in name else np.array(["", "é", "日本語", "😀x", "abcd"])
-            )
+            values = np.array(["", "é", "日本語", "😀x", "abcd"]) if "U" in name else store.bits("<" + name)
             store.array(f"big/{name}", values, serializer=codecs3.BytesCodec(endian="big"))
     store.array("S4", np.array([b"", b"a", b"\xff\x00\xfe", b"abcd", b"zz"], "S4"), fill_value=b"no", **HALF)
     store.array("V3", store.bits("V3"), fill_value=np.void(b"\x01\x02\xff"), **HALF)
@@ -135,21 +117,14 @@ def types(zarr_format):
     store.array("string_compressed", words, chunks=(2,), dtype=str, compressors="auto")
     store.array("string_2d", objects(["a", "bc", "", "é"]).reshape(2, 2), chunks=(2, 1), dtype=str)
     blobs = objects([b"", b"\x00\xff", b"abc", b"y" * 40, b"\x00"])
-    try:
-        from zarr.dtype import VariableLengthBytes
-    except ImportError:
-        variable = bytes
-    else:
-        variable = VariableLengthBytes()
-    store.array("bytes", blobs, chunks=(2,), dtype=variable, kind="bytes")
-    store.array(
-        "bytes_missing", blobs, chunks=(2,), dtype=variable, kind="bytes", part=slice(0, 2), fill_value=b"no"
-    )
+    variable = zarr.dtype.VariableLengthBytes() if hasattr(zarr, "dtype") else bytes
+    options = {"chunks": (2,), "dtype": variable, "kind": "bytes"}
+    store.array("bytes", blobs, **options)
+    store.array("bytes_missing", blobs, **options, part=slice(0, 2), fill_value=b"no")
     store.close(consolidated=zarr_format == 3 and zarr.__version__ >= "3.4")
 
 
 def structs(zarr_format):
-    """Data types with fields, whose documents differ between versions."""
     store = Store(f"structs{zarr_format}", zarr_format)
     people = np.array([(b"ada", 3, 1.5), (b"", -1, np.nan), (b"grace", 2**31 - 1, -0.0)], RECORD)
     two = {"chunks": (2,), "part": slice(0, 2)}
@@ -162,7 +137,6 @@ def structs(zarr_format):
 
 
 def layouts(zarr_format):
-    """Orders, chunk keys, fill values, missing chunks and no dimensions at all."""
     store = Store(f"layouts{zarr_format}", zarr_format)
     values = store.bits("<i4", (5, 7))
     for name in ("v2", "default") if zarr_format == 3 else ("v2",):
@@ -180,12 +154,7 @@ def layouts(zarr_format):
         options = {"dimension_names": ("y", None), "attributes": {"units": "m", "a": [1, None]}}
         store.array("names", values, chunks=(3, 4), **options)
     fills = {
-        "nan": ("f8", np.nan), "inf": ("f8", np.inf), "minus_inf": ("f4", -np.inf),
-        "minus_zero": ("f8", -0.0), "tenth": ("f8", 0.1), "tenth_f4": ("f4", 0.1), "f2": ("f2", 0.1),
-        "complex": ("c16", complex(np.nan, -np.inf)), "u8": ("u8", 2**64 - 1), "i8": ("i8", -(2**63)),
-        "true": ("bool", True), "bytes": ("S3", b"\xff\x00a"), "text": ("U3", "日本"),
-        "void": ("V2", np.void(b"\xff\x00")), "nat": ("M8[ns]", np.datetime64("NaT", "ns")),
-        "date": ("M8[D]", np.datetime64("2001-01-01")), "span": ("m8[s]", np.timedelta64(-5, "s")),
+        **FILLS, "date": ("M8[D]", np.datetime64("2001-01-01")), "span": ("m8[s]", np.timedelta64(-5, "s")),
     }  # fmt: skip
     for name, (dtype, fill) in fills.items():
         values = np.full(3, np.asarray(fill, dtype))
@@ -203,7 +172,6 @@ def adapter(name):
 
 
 def codecs(zarr_format):
-    """Codecs: those of the specification, and numcodecs'."""
     store = Store(f"codecs{zarr_format}", zarr_format)
     counts = np.arange(40, dtype="<i4").reshape(8, 5) * 3 - 20
     floats = np.round(np.sin(np.arange(20.0)) * 100, 3)
@@ -250,7 +218,6 @@ def codecs(zarr_format):
 
 
 def hierarchy(zarr_format):
-    """Groups with attributes, consolidated."""
     store = Store(f"hierarchy{zarr_format}", zarr_format)
     store.root.attrs.update({"title": "ø", "nested": {"a": [1, None, True, 1e300]}})
     store.group("with")
@@ -263,7 +230,6 @@ def hierarchy(zarr_format):
 
 
 def rectilinear(zarr_format):
-    """Chunks of unequal sizes."""
     store = Store("rectilinear", zarr_format)
     with zarr.config.set({"array.rectilinear_chunks": True}):
         store.array("line", np.arange(10, dtype="i4"), chunks=[[2, 3, 5]])
