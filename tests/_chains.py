@@ -62,9 +62,7 @@ def refused_within(memory: int, call: Callable[[], Any]) -> ChunkDecodeError:
     return error
 
 
-def refused(
-    call: Callable[[], Any], *codecs: str, chunk: tuple[int, ...] = (0,), key: str = "c/0"
-) -> ChunkDecodeError:
+def refused(call: Callable[[], Any], *codecs: str, chunk: Any = (0,), key: str = "c/0") -> ChunkDecodeError:
     """The error of reading a bad chunk, which names one of these codecs, chunk and key, and travels."""
     with pytest.raises(ChunkDecodeError) as caught:
         call()

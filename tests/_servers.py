@@ -64,9 +64,7 @@ class MissingServerError(Exception):
 class Process:
     """A server's process in a directory private to it, with the rights of a user if these are root's."""
 
-    def __init__(
-        self, command: list[str], directory: Path, *, user: int | None = None, **environment: str
-    ) -> None:
+    def __init__(self, command: list[str], directory: Path, *, user: Any = None, **environment: str) -> None:
         self.log_path = directory / "log.txt"
         drop = "-" if user is None or os.geteuid() != 0 else str(user)
         watch = [sys.executable, "-I", "-S", str(Path(__file__).with_name("_watch.py")), str(LIMIT), drop]

@@ -19,9 +19,7 @@ import xzarr3
 from xzarr3 import LocalStore, MemoryStore, Store
 from xzarr3.commit.lease import Holder, Lease, lease_key
 
-DEAD = Holder(
-    owner="dead", host="far", boot="b", processes="p", pid=7, left=True, since="2026-01-01T00:00:00"
-)
+DEAD = Holder(owner="dead", host="far", boot="b", processes="p", pid=7, left=True, since="2026-01-01T00:00")
 
 
 def dataset(number: int) -> xr.Dataset:

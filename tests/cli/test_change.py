@@ -110,9 +110,7 @@ def test_recover_of_what_is_not_there_says_so(where: str, tmp_path: Path, call: 
     assert json.loads(call("recover", place, "--json")[1]) == {"recovered": []}
 
 
-def test_an_interrupted_copy_goes_on_with_the_same_advice_only(
-    folder: Path, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copy_goes_on_with_the_same_advice(folder: Path, call: Call, monkeypatch: Any) -> None:
     given = ("copy", "ocean.zarr", "r.zarr", "--advice", "--resume", "-q")
     path = Path("ocean.zarr/sst/c/3/1/0")
     whole, advice = path.read_bytes(), {"chunks": [4, 3, 6], "shards": None, "compressors": ["gzip"]}

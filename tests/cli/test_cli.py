@@ -117,9 +117,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("line", "expected", "named", "hint"), ERRORS, ids=[line for line, *_ in ERRORS])
-def test_error_is_one_line_and_a_hint(
-    line: str, expected: int, named: str, hint: str, folder: Path, call: Call
-) -> None:
+def test_error_has_a_hint(line: str, expected: int, named: str, hint: str, folder: Path, call: Call) -> None:
     Path("file").write_text("no directory")
     xzarr3.create_array("large.zarr", shape=(2000, 2000), dtype="i1")
     Path("ocean.zarr/broken").mkdir()

@@ -188,9 +188,7 @@ def test_many_values_are_summarised_unless_all_are_asked_for(folder: Path, call:
         (("--threads", "1"), "-1:, 3", lambda a: a.explain((slice(-1, None), 3), threads=1)),
     ],
 )
-def test_explain(
-    folder: Path, options: tuple[str, ...], text: str, expected: Callable[[xzarr3.Array], Any], call: Call
-) -> None:
+def test_explain(folder: Path, options: tuple[str, ...], text: str, expected: Any, call: Call) -> None:
     found = expected(xzarr3.open_array("ocean.zarr", "sst"))
     for given in (("explain", *options, "--", "ocean.zarr", "sst", text),
                   ("explain", "ocean.zarr", *options, "sst", "--", text)):  # fmt: skip
@@ -200,9 +198,7 @@ def test_explain(
     assert document["name"] == "/sst"
 
 
-def test_tree_of_consolidated_metadata_takes_as_many_requests_for_any_number_of_nodes(
-    folder: Path, call: Call
-) -> None:
+def test_tree_of_consolidated_metadata_takes_as_many_requests_for_any_nodes(folder: Path, call: Call) -> None:
     numbers = []
     for number in (3, 60):
         root = xzarr3.create_group(f"n{number}.zarr")

@@ -433,9 +433,7 @@ def test_filters_within_shards_are_left_out() -> None:
         ({"missing_value": "b"}, ["b", "NA"]), ({"missing_value": ["b", "NA"]}, ["b", "NA"]),
     ],
 )  # fmt: skip
-def test_copy_keeps_what_text_is_missing(
-    dtype: str, attributes: dict[str, Any], marks: object, tmp_path: Path
-) -> None:
+def test_copy_keeps_what_text_is_missing(dtype: str, attributes: Any, marks: Any, tmp_path: Path) -> None:
     paths = [tmp_path / f"{at}" for at in range(3)]
     root = xzarr3.create_group(paths[0], zarr_format=2)
     settings = {"fill_value": "NA", "dimension_names": ["x"], "attributes": attributes}

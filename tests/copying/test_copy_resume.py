@@ -141,9 +141,7 @@ def _cut_off(target: Any, before: Any, **options: Any) -> None:
     ],
     ids=["attributes", "shape", "new node", "other values"],
 )
-def test_a_source_that_is_another_one_or_has_changed_is_refused(
-    is_other: bool, change: Callable[[Any], object]
-) -> None:
+def test_another_source_or_a_changed_one_is_refused(is_other: bool, change: Callable[[Any], Any]) -> None:
     before, target = source(MemoryStore()), MortalStore()
     _cut_off(target, before)
     changed = source(MemoryStore()) if is_other else before

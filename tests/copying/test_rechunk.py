@@ -278,9 +278,7 @@ def test_chunks_are_read_few_times(old: Any, new: Any, memory: int, most: int) -
 
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("place", [slow("memory"), "directory"])
-def test_a_temporary_array_is_removed(
-    place: str, fails: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_temporary_array_is_removed(place: str, fails: bool, tmp_path: Path, monkeypatch: Any) -> None:
     target: Any = MemoryStore() if place == "memory" else LocalStore(tmp_path)
     array = xzarr3.create_array(MemoryStore(), data=np.ones((60, 20, 30), "f4"), chunks=(1, 20, 30))
     call, there, told = ArrayCopy._recode, list[int](), list[tuple[int, int]]()

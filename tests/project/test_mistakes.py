@@ -145,9 +145,7 @@ def check_manners(error: BaseException) -> None:
 @pytest.mark.parametrize(
     ("call", "kind", "first", "second"), MISTAKES, ids=[f"{first} {second}" for *_, first, second in MISTAKES]
 )
-def test_mistake(
-    things: Things, call: Callable[[Things], Any], kind: type[Exception], first: str, second: str
-) -> None:
+def test_mistake(things: Things, call: Any, kind: type[Exception], first: str, second: str) -> None:
     error = made(lambda: call(things))
     assert isinstance(error, kind), repr(error)
     assert isinstance(error, xzarr3.Xzarr3Error | AttributeError)
@@ -167,9 +165,7 @@ def test_mistake(
         (["ml_dtypes"], "ml-dtypes", lambda: create(dtype={"name": "float8_e3m4"})),
     ],
 )
-def test_missing_extra(
-    monkeypatch: pytest.MonkeyPatch, modules: list[str], extra: str, use: Callable[[], object]
-) -> None:
+def test_missing_extra(monkeypatch: Any, modules: list[str], extra: str, use: Any) -> None:
     for module in modules:
         monkeypatch.setitem(sys.modules, module, None)
     forget()  # An earlier test may have used the data type.

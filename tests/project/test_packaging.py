@@ -202,7 +202,7 @@ def hook(target: str = "wheel") -> Any:
     return SimpleNamespace(target_name=target, app=SimpleNamespace(display_warning=pytest.fail))
 
 
-def test_the_build_hook_needs_ziglang_where_no_compiler_works(
+def test_a_build_needs_ziglang_where_no_compiler_works(
     compiler: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     custom = PYPROJECT["tool"]["hatch"]["build"]["hooks"]["custom"]
@@ -226,9 +226,7 @@ def test_the_build_hook_asks_for_ziglang_on_platforms_that_it_is_made_for() -> N
         assert known == ((system, machine) in systems)
 
 
-def test_the_build_succeeds_without_a_library(
-    compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_ends_without_a_library(compiler: str, tmp_path: Path, monkeypatch: Any) -> None:
     """It then makes the wheel without native code, leaves nothing behind, and says so."""
     library, works = tmp_path / "made" / "_native.so", compiler == "nothing"
     (tmp_path / "file").touch()  # As a directory that only others may write; root may write all of them.
@@ -248,9 +246,7 @@ def test_the_build_succeeds_without_a_library(
 
 
 @pytest.mark.parametrize("target", ["", "aarch64-linux-musl"])
-def test_zig_makes_code_for_every_processor_of_a_kind(
-    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_zig_makes_code_for_every_processor(target: str, tmp_path: Path, monkeypatch: Any) -> None:
     """By default it makes code for the one at hand, on which a copy of the library need not run."""
     commands: list[list[str]] = []
     monkeypatch.setattr(hatch_build, "system_compiler", list)

@@ -108,9 +108,7 @@ def run(page: str, block: str, names: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_CODE)
-def test_blocks_run(
-    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_blocks_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     """The blocks of a page run one after the other, and a block of text below one is all that it prints.
 
     Its lines may be broken elsewhere.
