@@ -175,7 +175,7 @@ class AzureServer(Server):
     above = f"/{ACCOUNT}"
 
     def bucket(self) -> str:
-        """The name of a new container, made by a request signed with the shared key of the account."""
+        """A new container, made by a request signed with the shared key of the account."""
         name = fresh()
         headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-12-02"}
         described = [f"{header}:{value}" for header, value in sorted(headers.items())]

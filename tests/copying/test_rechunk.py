@@ -17,7 +17,7 @@ import pytest
 from _killed import MortalStore
 from _recording import heard, recording
 from _slow import slow
-from _strategies import arrays_of, data_types, shapes
+from _strategies import arrays_of, data_types, edges, shapes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -197,12 +197,8 @@ def copies(draw: st.DrawFn) -> tuple[np.ndarray[Any, Any], dict[str, Any], dict[
         if draw(st.booleans()):
             shards = tuple(chunk * draw(st.integers(1, 3)) for chunk in chunks)
         elif draw(st.booleans()) and all(shape):
-            return {"chunks": [draw(lengths(size)) for size in shape], "shards": None}
+            return {"chunks": [draw(edges(size)) for size in shape], "shards": None}
         return {"chunks": chunks, "shards": shards}
-
-    def lengths(size: int) -> st.SearchStrategy[Any]:
-        cuts = st.lists(st.integers(1, size - 1), unique=True) if size > 1 else st.just([])
-        return cuts.map(lambda at: np.diff([0, *sorted(at), size]).tolist())
 
     return values, {**layout(), "dtype": data_type}, layout(), draw(st.sampled_from([1, 300, 2**20]))
 
