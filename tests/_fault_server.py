@@ -149,7 +149,7 @@ def _error(status: int, code: str) -> _Answer:
 
 
 def _matches(asked: str, etag: str) -> bool:
-    return asked == "*" or etag in (part.strip() for part in asked.split(","))
+    return asked == "*" or etag in re.split(r"\s*,\s*", asked.strip())
 
 
 def _span(asked: str, size: int) -> tuple[int, int] | None:

@@ -1,14 +1,7 @@
 """Servers on loopback that the tests of stores talk to, as fixtures.
 
-============== ===================================== ==================================================
-fixture        server                                what a test gets
-============== ===================================== ==================================================
-s3_server      moto's server (PyPI: moto, flask-cors) `S3Server`
-azure_server   Azurite (npm: azurite)                `AzureServer`
-http_server    nginx (Debian: nginx-light)           `WebServer`
-gcs_server     ``_fault_server.py``, see `GcsServer` `GcsServer`
-fault_server   ``_fault_server.py``                  `FaultServer`, without values, rules and requests
-============== ===================================== ==================================================
+``s3_server`` is moto's (PyPI: moto, flask-cors), ``azure_server`` Azurite (npm: azurite), ``http_server``
+nginx (Debian: nginx-light); ``gcs_server`` and ``fault_server`` are ``_fault_server.py``.
 
 Each is started for the first test that asks and ends with the session: it is a process of its own, on a
 free port, in a private directory, and ends as well when the tests are killed, or after `LIMIT` seconds.

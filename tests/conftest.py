@@ -20,7 +20,7 @@ from xzarr3.io import native, native_read, native_write
 
 pytest.register_assert_rewrite("_conformance", "_unprivileged")
 
-collect_ignore_glob = ["conftest.py", "*/conftest.py", "_*.py"]  # They hold no doctests.
+collect_ignore_glob = ["conftest.py", "*/conftest.py", "_*.py", "data/*.py"]  # They hold no doctests.
 
 # How quick the machine is says nothing about the code. Examples are the same each time, so that a run that
 # fails does so again; `pytest -m hypothesis --hypothesis-profile explore` looks for new ones, and prints how
