@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import xzarr3
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.mark.parametrize(
@@ -24,7 +21,7 @@ Call = Callable[..., tuple[int, str, str]]
         ("--chunks time=2,lat=2 --shards time=8,lat=6", {"deep/salt": ((2, 2), (8, 6))}),
     ],
 )
-def test_chunks_and_shards(options: str, layouts: dict[str, Any], folder: Path, call: Call) -> None:
+def test_chunks_and_shards(options: str, layouts: dict[str, Any], folder: Path, call: Any) -> None:
     status, _, err = call("copy", "ocean.zarr", "r.zarr", *options.split())
     assert (status, err) == (0, "")
     for path, (chunks, shards) in layouts.items():
@@ -35,7 +32,7 @@ def test_chunks_and_shards(options: str, layouts: dict[str, Any], folder: Path, 
     assert found.ok, str(found)
 
 
-def test_resume_goes_on_and_keeps_what_is_finished(folder: Path, call: Call) -> None:
+def test_resume_goes_on_and_keeps_what_is_finished(folder: Path, call: Any) -> None:
     given = ("copy", "ocean.zarr", "r.zarr", "--chunks", "time=4")
     path = Path("ocean.zarr/sst/c/3/1/0")
     whole = path.read_bytes()
@@ -50,7 +47,7 @@ def test_resume_goes_on_and_keeps_what_is_finished(folder: Path, call: Call) -> 
     assert xzarr3.diff("ocean.zarr", "r.zarr", encoding=False).ok
 
 
-def test_advice_gives_each_array_its_layout(folder: Path, call: Call) -> None:
+def test_advice_gives_each_array_its_layout(folder: Path, call: Any) -> None:
     status, _, err = call("copy", "ocean.zarr", "r.zarr", "--advice", "--access", "series")
     assert (status, err) == (0, "")
     for path in ("sst", "deep/salt"):
@@ -64,7 +61,7 @@ def test_advice_gives_each_array_its_layout(folder: Path, call: Call) -> None:
     assert (status, "no array to advise on" in err, Path("none.zarr").exists()) == (1, True, False)
 
 
-def test_codecs(folder: Path, call: Call) -> None:
+def test_codecs(folder: Path, call: Any) -> None:
     gzip = json.dumps({"name": "gzip", "configuration": {"level": 1}})
     delta = json.dumps({"id": "delta", "dtype": "<i8"})
     quiet = ("copy", "ocean.zarr", "r.zarr", "-q", "--overwrite")
@@ -82,7 +79,7 @@ def test_codecs(folder: Path, call: Call) -> None:
     assert (copied.filters, copied[...].tolist()) == ((), list(range(8)))
 
 
-def test_json_has_the_nodes(folder: Path, call: Call) -> None:
+def test_json_has_the_nodes(folder: Path, call: Any) -> None:
     status, out, err = call("copy", "ocean.zarr", "r.zarr", "--json", "--format", "2")
     assert (status, err) == (0, "")
     found = json.loads(out)
@@ -91,14 +88,14 @@ def test_json_has_the_nodes(folder: Path, call: Call) -> None:
     assert {each["zarr_format"] for each in found["nodes"]} == {2}
 
 
-def test_consolidate(folder: Path, call: Call) -> None:
+def test_consolidate(folder: Path, call: Any) -> None:
     assert call("consolidate", "ocean.zarr") == (0, "consolidated metadata of 5 nodes written to /\n", "")
     assert xzarr3.open_group("ocean.zarr").consolidated
     assert json.loads(call("consolidate", "ocean.zarr", "deep", "--json")[1]) == {"path": "deep", "nodes": 1}
 
 
 @pytest.mark.parametrize("where", ["directory", "memory"])
-def test_recover_of_what_is_not_there_says_so(where: str, tmp_path: Path, call: Call) -> None:
+def test_recover_of_what_is_not_there_says_so(where: str, tmp_path: Path, call: Any) -> None:
     place = str(tmp_path / "no.zarr") if where == "directory" else f"memory://{tmp_path.name}/no.zarr"
     with pytest.raises(xzarr3.NodeNotFoundError, match=r"nothing is stored in .*no\.zarr"):
         xzarr3.recover(place)
@@ -110,7 +107,7 @@ def test_recover_of_what_is_not_there_says_so(where: str, tmp_path: Path, call: 
     assert json.loads(call("recover", place, "--json")[1]) == {"recovered": []}
 
 
-def test_a_copy_goes_on_with_the_same_advice(folder: Path, call: Call, monkeypatch: Any) -> None:
+def test_a_copy_goes_on_with_the_same_advice(folder: Path, call: Any, monkeypatch: Any) -> None:
     given = ("copy", "ocean.zarr", "r.zarr", "--advice", "--resume", "-q")
     path = Path("ocean.zarr/sst/c/3/1/0")
     whole, advice = path.read_bytes(), {"chunks": [4, 3, 6], "shards": None, "compressors": ["gzip"]}

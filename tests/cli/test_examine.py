@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import xzarr3
 from xzarr3.advice import PATTERNS
-
-Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.mark.parametrize(
@@ -19,7 +17,7 @@ Call = Callable[..., tuple[int, str, str]]
     [("", 1), ("--no-encoding", 1), ("--no-attributes", 1), ("--no-values", 1), ("sst 0", 1), ("sst 1:", 1),
      ("--no-attributes --no-values", 0), ("lat", 0), ("sst 1: --no-attributes", 0), ("time --b-path lat", 1)],
 )  # fmt: skip
-def test_status_of_diff(options: str, status: int, folder: Path, call: Call) -> None:
+def test_status_of_diff(options: str, status: int, folder: Path, call: Any) -> None:
     array = xzarr3.open_array("copy.zarr", "sst", mode="r+")
     array[0, 0, 0] = 5
     array.update_attributes({"units": "degC"})
@@ -31,7 +29,7 @@ def test_status_of_diff(options: str, status: int, folder: Path, call: Call) -> 
     assert told["ok"] is (status == 0)
 
 
-def test_diff_names_the_first_differences(folder: Path, call: Call) -> None:
+def test_diff_names_the_first_differences(folder: Path, call: Any) -> None:
     array = xzarr3.open_array("copy.zarr", "time", mode="r+")
     array[2:] = -1
     _, out, _ = call("diff", "ocean.zarr", "copy.zarr", "--first", "2")
@@ -40,7 +38,7 @@ def test_diff_names_the_first_differences(folder: Path, call: Call) -> None:
     assert "[4]" not in out
 
 
-def test_diff_that_cannot_read_exits_with_2(folder: Path, call: Call) -> None:
+def test_diff_that_cannot_read_exits_with_2(folder: Path, call: Any) -> None:
     Path("copy.zarr/sst/c/0/0/0").write_bytes(b"damaged")
     status, out, err = call("diff", "ocean.zarr", "copy.zarr")
     assert (status, err) == (2, "")
@@ -48,7 +46,7 @@ def test_diff_that_cannot_read_exits_with_2(folder: Path, call: Call) -> None:
     assert "c/0/0/0" in out
 
 
-def test_status_of_check(folder: Path, call: Call) -> None:
+def test_status_of_check(folder: Path, call: Any) -> None:
     assert call("check", "ocean.zarr") == (0, f"{xzarr3.check('ocean.zarr')}\n", "")
     xzarr3.LocalStore("ocean.zarr").set("sst/c/7/7/7", b"1")
     status, out, _ = call("check", "ocean.zarr")
@@ -63,7 +61,7 @@ def test_status_of_check(folder: Path, call: Call) -> None:
     assert call("check", "ocean.zarr", "deep")[0] == 0
 
 
-def test_advise(folder: Path, call: Call) -> None:
+def test_advise(folder: Path, call: Any) -> None:
     given = ("advise", "ocean.zarr", "sst", "--access", "map=3", "--access", "series", "--target", "disk")
     status, out, _ = call(*given)
     assert status == 0

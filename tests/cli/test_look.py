@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,6 @@ import numpy as np
 import pytest
 
 import xzarr3
-
-Call = Callable[..., tuple[int, str, str]]
-
 
 TREE = """\
 /
@@ -41,7 +37,7 @@ TREE = """\
         ("read ocean.zarr/time / :2 --raw", ["[0 1]"]),
     ],
 )
-def test_lines(line: str, lines: list[str], folder: Path, call: Call) -> None:
+def test_lines(line: str, lines: list[str], folder: Path, call: Any) -> None:
     status, out, err = call(*line.split())
     assert (status, err) == (0, "")
     assert out.splitlines() == lines
@@ -62,7 +58,7 @@ def test_lines(line: str, lines: list[str], folder: Path, call: Call) -> None:
         ("explain both.json sst 7:9", ["requests", "/sst of"]),
     ],
 )
-def test_parts(line: str, parts: list[str], folder: Path, call: Call) -> None:
+def test_parts(line: str, parts: list[str], folder: Path, call: Any) -> None:
     xzarr3.concat(["ocean.zarr"] * 2, "time", check_labels=False).to_json("both.json")
     given = line.split()
     status, out, err = call(*given)
@@ -75,7 +71,7 @@ def test_parts(line: str, parts: list[str], folder: Path, call: Call) -> None:
         assert (status, "no array 'salt'" in err) == (1, True)
 
 
-def test_json_of_nodes(folder: Path, call: Call) -> None:
+def test_json_of_nodes(folder: Path, call: Any) -> None:
     sst = json.loads(call("info", "ocean.zarr", "sst", "--json")[1])
     expected = {"shape": [8, 6, 12], "chunks": [2, 3, 12], "shards": None, "attributes": {"units": "K"}}
     assert sst.items() >= expected.items()
@@ -87,7 +83,7 @@ def test_json_of_nodes(folder: Path, call: Call) -> None:
     assert found == xzarr3.stats("ocean.zarr").to_json()
 
 
-def test_a_node_that_cannot_be_read_is_told(folder: Path, call: Call) -> None:
+def test_a_node_that_cannot_be_read_is_told(folder: Path, call: Any) -> None:
     Path("ocean.zarr/bad").mkdir()
     Path("ocean.zarr/bad/zarr.json").write_text('{"zarr_format": 3, "node_type": "array"}')
     for given in (("tree",), ("info",), ("stats",)):
@@ -112,7 +108,7 @@ VALUES: dict[str, tuple[Any, str | dict[str, Any], Any]] = {
 
 
 @pytest.mark.parametrize("case", VALUES)
-def test_read_as_json(case: str, folder: Path, call: Call) -> None:
+def test_read_as_json(case: str, folder: Path, call: Any) -> None:
     data, dtype, expected = VALUES[case]
     array = np.asarray(data, dtype) if dtype and dtype != "string" else np.asarray(data)
     xzarr3.create_array("v.zarr", data=array, **({"dtype": dtype} if dtype == "string" else {}))
@@ -145,7 +141,7 @@ CODED: dict[str, tuple[list[Any], dict[str, Any], str, str]] = {
 
 @pytest.mark.parametrize("zarr_format", [3, 2])
 @pytest.mark.parametrize("case", CODED)
-def test_read_decodes_as_xarray(case: str, zarr_format: Any, folder: Path, call: Call) -> None:
+def test_read_decodes_as_xarray(case: str, zarr_format: Any, folder: Path, call: Any) -> None:
     data, coding, as_json, text = CODED[case]
     attributes = {name: value for name, value in coding.items() if name not in ("dtype", "_FillValue")}
     fill = {"fill_value": coding["_FillValue"]} if zarr_format == 2 and "_FillValue" in coding else {}
@@ -159,7 +155,7 @@ def test_read_decodes_as_xarray(case: str, zarr_format: Any, folder: Path, call:
     assert json.loads(call("read", "v.zarr", "v", "--json", "--raw")[1]) == data
 
 
-def test_read_names_attributes_that_xarray_cannot_apply(folder: Path, call: Call) -> None:
+def test_read_names_attributes_that_xarray_cannot_apply(folder: Path, call: Any) -> None:
     units = {"units": "days since the flood"}
     xzarr3.create_array("v.zarr", data=[1, 2], dimension_names=["x"], attributes=units)
     status, out, err = call("read", "v.zarr")
@@ -168,7 +164,7 @@ def test_read_names_attributes_that_xarray_cannot_apply(folder: Path, call: Call
     assert call("read", "v.zarr", "--raw") == (0, "[1 2]\n", "")
 
 
-def test_many_values_are_summarised_unless_all_are_asked_for(folder: Path, call: Call) -> None:
+def test_many_values_are_summarised_unless_all_are_asked_for(folder: Path, call: Any) -> None:
     xzarr3.create_array("t.zarr", data=np.array(["a", "bc"]))
     assert call("read", "t.zarr")[1] == "['a' 'bc']\n"
     xzarr3.create_array("v.zarr", data=np.arange(5000))
@@ -188,7 +184,7 @@ def test_many_values_are_summarised_unless_all_are_asked_for(folder: Path, call:
         (("--threads", "1"), "-1:, 3", lambda a: a.explain((slice(-1, None), 3), threads=1)),
     ],
 )
-def test_explain(folder: Path, options: tuple[str, ...], text: str, expected: Any, call: Call) -> None:
+def test_explain(folder: Path, options: tuple[str, ...], text: str, expected: Any, call: Any) -> None:
     found = expected(xzarr3.open_array("ocean.zarr", "sst"))
     for given in (("explain", *options, "--", "ocean.zarr", "sst", text),
                   ("explain", "ocean.zarr", *options, "sst", "--", text)):  # fmt: skip
@@ -198,7 +194,7 @@ def test_explain(folder: Path, options: tuple[str, ...], text: str, expected: An
     assert document["name"] == "/sst"
 
 
-def test_tree_of_consolidated_metadata_takes_as_many_requests_for_any_nodes(folder: Path, call: Call) -> None:
+def test_tree_of_consolidated_metadata_takes_as_many_requests_for_any_nodes(folder: Path, call: Any) -> None:
     numbers = []
     for number in (3, 60):
         root = xzarr3.create_group(f"n{number}.zarr")
