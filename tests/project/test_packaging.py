@@ -157,8 +157,11 @@ def test_reasons_to_skip_a_test() -> None:
     assert reports[1].longrepr.startswith("test_a.py:3: Skipped: no time\nNo skip without a known reason")
 
 
-def test_installed_metadata_is_that_of_the_source() -> None:
-    assert importlib.metadata.version("xzarr3") == xzarr3.__version__
+def test_metadata_are_those_of_the_source() -> None:
+    version = xzarr3.__version__
+    assert importlib.metadata.version("xzarr3") == version
+    assert f"## {version}" in (ROOT / "CHANGELOG.md").read_text("utf-8")
+    assert f"\nversion: {version}\n" in (ROOT / ".github" / "CITATION.cff").read_text("utf-8")
     (engine,) = importlib.metadata.entry_points(group="xarray.backends", name="xzarr3")
     assert engine.load().__name__ == "Xzarr3BackendEntrypoint"
     (script,) = importlib.metadata.entry_points(group="console_scripts", name="xzarr3")
@@ -257,7 +260,7 @@ def test_zig_makes_code_for_every_processor(target: str, tmp_path: Path, monkeyp
     assert machine == (target or "-mcpu=baseline")
 
 
-def test_the_platforms_of_wheels() -> None:
+def test_the_platforms_of_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
     for target, platform in hatch_build.TAGS.items():
         machine, system = target.split("-", 1)
         kind = {"linux-gnu": "manylinux", "linux-musl": "musllinux", "macos": "macosx"}
@@ -266,9 +269,6 @@ def test_the_platforms_of_wheels() -> None:
         wanted = f"{kind[name]}_{numbers.replace('.', '_') or '1_1'}_{processor}"
         assert hatch_build.platform_tag(target) == platform == wanted
     assert Tag("py3", "none", hatch_build.platform_tag()) in sys_tags()
-
-
-def test_the_build_refuses_an_unknown_target(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XZARR3_TARGET", "riscv64-linux-gnu")
     with pytest.raises(ValueError, match=r"'riscv64-linux-gnu'; accepted: .*aarch64-macos\.11\.0, any"):
         hatch_build.NativeBuildHook.initialize(hook(), "standard", {})
@@ -288,10 +288,3 @@ def test_an_installation_without_native_code(tmp_path: Path) -> None:
     told = said(WITHOUT, tmp_path / "a.zarr", XZARR3_NATIVE=library)
     (line,) = re.findall("^native rows: .*$", told, re.MULTILINE)
     assert line.startswith(f"native rows: off: this installation has no native code ({library}: ")
-
-
-def test_changelog_knows_the_version() -> None:
-    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    assert f"## {xzarr3.__version__}" in changelog
-    citation = (ROOT / ".github" / "CITATION.cff").read_text(encoding="utf-8")
-    assert f"\nversion: {xzarr3.__version__}\n" in citation

@@ -197,10 +197,7 @@ def test_imports_hold_to_the_layers() -> None:
     cli = pytest.importorskip("importlinter.cli")
     with contextlib.chdir(ROOT):
         assert cli.lint_imports(no_cache=True) == cli.EXIT_STATUS_SUCCESS
-
-
-def test_modules_do_not_import_each_other_in_a_circle() -> None:
-    grimp = pytest.importorskip("grimp")
+    grimp = pytest.importorskip("grimp")  # Nor do modules import each other in a circle.
     graph = grimp.build_graph("xzarr3", exclude_type_checking_imports=True, cache_dir=None)
     imports = {each: graph.find_modules_directly_imported_by(each) for each in graph.modules}
     TopologicalSorter(imports).prepare()
@@ -238,19 +235,16 @@ def listed() -> list[str]:
     return found
 
 
-def test_every_public_name_is_on_one_page_of_the_api() -> None:
+def test_every_public_name_is_on_one_page_of_the_api_and_has_an_example() -> None:
+    """The doctests run them: pytest collects those of the package."""
     names = listed()
     assert len(names) == len(set(names))
-    things = {id(thing): name for name in names for thing in [pkgutil.resolve_name(name)]}
+    things = {name: pkgutil.resolve_name(name) for name in names}
+    known = {id(thing) for thing in things.values()}
     modules = ("", ".stores", ".codecs", ".dtypes", ".checks", ".differences", ".advice", ".testing")
     for module in (importlib.import_module(f"xzarr3{each}") for each in modules):
         public = [name for name in module.__all__ if not name.startswith("_")]
-        assert [name for name in public if id(getattr(module, name)) not in things] == []
-
-
-def test_every_public_name_has_a_text_with_an_example() -> None:
-    """The doctests run them: pytest collects those of the package."""
-    things = {name: pkgutil.resolve_name(name) for name in listed()}
+        assert [name for name in public if id(getattr(module, name)) not in known] == []
     own = [name for name, each in things.items() if inspect.isroutine(each) or inspect.isclass(each)]
     own = [name for name in own if things[name].__module__.startswith("xzarr3")]
     assert len(own) > 200
@@ -277,14 +271,11 @@ def test_the_table_of_formats_is_made_by_trying() -> None:
     assert "| `bool`, " in support_table.table()
 
 
-def test_each_dependency_has_a_reason() -> None:
+def test_each_dependency_has_a_reason_and_each_command_a_script() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     names = {re.split(r"[\[<>=]", requirement)[0] for requirement in project["dependencies"]}
     table = re.findall(r"^\| `([\w-]+)(?:\[\w+\])?` \|", PAGES["CONTRIBUTING"], re.MULTILINE)
     assert names <= set(table)
-
-
-def test_readme_is_short_and_names_its_commands() -> None:
     assert PAGES["README"].count("\n") <= 200
     scripts = {name for text in PAGES.values() for name in re.findall(r"(?:bash|python) (ci/[\w/.]+)", text)}
     assert {"ci/demo.sh", "ci/test.sh", "ci/docs.sh"} <= scripts
