@@ -48,9 +48,10 @@ def sharding(
     index: tuple[Codec, ...] = (LITTLE, CRC32C),
     location: str = "end",
 ) -> Codec:
-    """The sharding codec with all of its configuration."""
-    shape, inner = {"chunk_shape": list(chunks)}, {"codecs": list(codecs), "index_codecs": list(index)}
-    return codec("sharding_indexed", **shape, **inner, index_location=location)
+    return codec(
+        "sharding_indexed", chunk_shape=list(chunks), codecs=list(codecs), index_codecs=list(index),
+        index_location=location,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -196,11 +197,8 @@ class Xzarr3(Library):
         self._module = xzarr3
 
     def create(self, path: Path, request: Request) -> None:
-        self._module.create_array(
-            path, shape=request.shape, dtype=request.dtype, chunks=request.chunks, filters=request.filters,
-            serializer=request.serializer, compressors=request.compressors, fill_value=request.fill_scalar,
-            chunk_key_encoding=request.keys, dimension_names=request.names, attributes=request.attributes,
-        )  # fmt: skip
+        options = {**request.options, "filters": request.filters, "compressors": request.compressors}
+        self._module.create_array(path, **options, chunk_key_encoding=request.keys)
 
     def open(self, path: Path, mode: str = "r") -> AbstractContextManager[Any]:
         return nullcontext(self._module.open_array(path, mode=mode))
@@ -239,24 +237,21 @@ class ZarrPython(Library):
         with self.module.config.set(dict(self.settings)):
             array = self.module.open_array(path, mode=mode, zarr_format=3)
             used = type(array.async_array.codec_pipeline).__name__
-            wanted = self.settings["codec_pipeline.path"]
-            if used != wanted.rpartition(".")[2]:
-                raise RuntimeError(f"zarr-python uses {used}, {wanted} was asked for")
+            assert used == self.settings["codec_pipeline.path"].rpartition(".")[2]
             yield array
 
     def create(self, path: Path, request: Request) -> None:
         with self.module.config.set(dict(self.settings)):
             self.module.create_array(
-                path, shape=request.shape, dtype=request.dtype, chunks=request.chunks, zarr_format=3,
-                filters=request.filters or None, serializer=request.serializer,
-                compressors=request.compressors or None, fill_value=request.fill_scalar,
+                path, **request.options, filters=request.filters or None, zarr_format=3,
+                compressors=request.compressors or None,
                 chunk_key_encoding={"name": request.keys["name"], **request.keys["configuration"]},
-                dimension_names=request.names, attributes=dict(request.attributes),
             )  # fmt: skip
 
     def describe(self, path: Path) -> Description:
         with self.open(path) as array:
-            names, chunks = array.metadata.dimension_names, array.shards or array.chunks
+            names = array.metadata.dimension_names
+            chunks = array.shards or array.chunks
             return Description(array.shape, array.dtype, chunks, names, array.attrs.asdict())
 
 
@@ -307,10 +302,10 @@ class Tensorstore(Library):
 
     def create(self, path: Path, request: Request) -> None:
         metadata = {
-            "shape": list(request.shape), "data_type": request.dtype, "codecs": list(request.codecs),
+            "shape": list(request.shape), "data_type": request.dtype,
             "chunk_grid": codec("regular", chunk_shape=list(request.chunks)),
-            "chunk_key_encoding": dict(request.keys), "fill_value": request.fill_json,
-            "attributes": dict(request.attributes),
+            "chunk_key_encoding": dict(request.keys), "codecs": list(request.codecs),
+            "fill_value": request.fill_json, "attributes": dict(request.attributes),
         }  # fmt: skip
         if request.names is not None:
             metadata["dimension_names"] = list(request.names)
@@ -327,9 +322,10 @@ class Tensorstore(Library):
     def describe(self, path: Path) -> Description:
         array = self._open(path)
         document = array.spec().to_json()["metadata"]
-        dtype, names = np.dtype(array.dtype.numpy_dtype), document.get("dimension_names")
+        names = document.get("dimension_names")
         chunks = tuple(document["chunk_grid"]["configuration"]["chunk_shape"])
-        return Description(array.shape, dtype, chunks, names and tuple(names), document.get("attributes", {}))
+        names, dtype = None if names is None else tuple(names), np.dtype(array.dtype.numpy_dtype)
+        return Description(array.shape, dtype, chunks, names, document.get("attributes", {}))
 
 
 LIBRARIES: dict[str, type[Library]] = {
@@ -410,7 +406,7 @@ class GdalBindings(Gdal):
         root = dataset.GetRootGroup()
         dimensions = [root.CreateDimension(f"d{i}", "", "", n) for i, n in enumerate(values.shape)]
         given = [f"{key}={value}" for key, value in options.items()]
-        given.insert(0, f"BLOCKSIZE={','.join(map(str, chunks))}")
+        given.append(f"BLOCKSIZE={','.join(map(str, chunks))}")
         array = root.CreateMDArray("data", dimensions, self._module.ExtendedDataType.Create(code), given)
         array.SetNoDataValueRaw(bytes(values.itemsize))
         array.WriteArray(values)

@@ -252,13 +252,11 @@ def layouts(draw: st.DrawFn, name: str, shape: tuple[int, ...]) -> dict[str, Any
     if kind == "sharded":
         return {**options, "shards": shard}
     codecs = (*(options.pop("filters") or ()), options.pop("serializer"), *options.pop("compressors"))
-    locations = st.sampled_from(["start", "end"])
-    index = {"index_codecs": draw(index_codecs()), "index_location": draw(locations)}
-    options["serializer"] = ShardingCodec(inner, codecs, **index)
-    options["compressors"] = None
-    options["chunks"] = shard
+    location = st.sampled_from(["start", "end"])
+    index = {"index_codecs": draw(index_codecs()), "index_location": draw(location)}
+    options |= {"serializer": ShardingCodec(inner, codecs, **index), "compressors": None, "chunks": shard}
     if kind == "nested":
-        options["serializer"] = ShardingCodec(shard, (options["serializer"],), index_location=draw(locations))
+        options["serializer"] = ShardingCodec(shard, (options["serializer"],), index_location=draw(location))
         options["chunks"] = tuple(length * draw(st.sampled_from([1, 2])) for length in shard)
     if kind == "squeezed":  # Codecs around a shard: it cannot be read in parts.
         options["compressors"] = draw(compressors())
@@ -294,8 +292,8 @@ def uneven_layouts(draw: st.DrawFn, name: str, shape: tuple[int, ...]) -> dict[s
 
 def index_codecs() -> st.SearchStrategy[tuple[Any, ...]]:
     """Codecs of a shard's index, all of fixed size."""
-    little, crc = BytesCodec("little"), Crc32cCodec()
-    return st.sampled_from([(little, crc), (BytesCodec("big"),), (little, crc, crc)])
+    little, check = BytesCodec("little"), Crc32cCodec()
+    return st.sampled_from([(little, check), (BytesCodec("big"),), (little, check, check)])
 
 
 @st.composite
@@ -321,19 +319,21 @@ def selections(draw: st.DrawFn, shape: tuple[int, ...]) -> Any:
     return tuple(indices)
 
 
-JSON_WORDS = st.sampled_from([
-    "bytes", "zstd", "regular", "default", "v2", "NaN", "0x7fc00000", "float32", "r16", "/",
-    "sharding_indexed", "transpose", "must_understand", "name", "configuration", "3", "", "é\0",
-])  # fmt: skip
-JSON_NAMES = st.sampled_from(["name", "configuration", "must_understand", "chunk_shape", "codecs"])
+_WORDS = st.sampled_from(
+    [
+        "bytes", "zstd", "regular", "default", "v2", "NaN", "0x7fc00000", "float32", "r16", "/", "3", "",
+        "é\0", "sharding_indexed", "transpose", "must_understand", "name", "configuration",
+    ]
+)  # fmt: skip
+_FIELDS = st.sampled_from(["name", "configuration", "must_understand", "chunk_shape", "codecs"])
 JSON_VALUES: st.SearchStrategy[Any] = st.recursive(
     st.one_of(
         st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.integers(-2, 6), st.floats(),
-        st.text(max_size=6), JSON_WORDS,
+        st.text(max_size=6), _WORDS,
     ),
     lambda children: st.one_of(
         st.lists(children, max_size=3),
-        st.dictionaries(st.one_of(st.text(max_size=4), JSON_NAMES), children, max_size=3),
+        st.dictionaries(st.one_of(st.text(max_size=4), _FIELDS), children, max_size=3),
     ),
     max_leaves=6,
 )  # fmt: skip
@@ -347,8 +347,8 @@ def array_document(**changes: Any) -> dict[str, Any]:
     document: dict[str, Any] = {
         "zarr_format": 3, "node_type": "array", "shape": [4, 6], "data_type": "int16",
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 3]}},
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}, "fill_value": 0,
-        "codecs": [LITTLE], **changes,
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": 0, "codecs": [LITTLE], **changes,
     }  # fmt: skip
     return {field: value for field, value in document.items() if value is not ...}
 
