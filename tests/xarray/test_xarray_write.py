@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import dask
 import dask.array as da
@@ -21,6 +22,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 from _engines import FORMATS, QUIET, NotingStore, contents, document, theirs, write
+from _killed import end_at_change
 from _slow import covering, slow
 from _things import Thing
 from _xarray_corpus import CORPUS, TEXTS, written_alike
@@ -30,7 +32,7 @@ from xarray.conventions import SerializationWarning
 
 import xzarr3
 from xzarr3.codecs.gzip import GzipCodec
-from xzarr3.stores import cut
+from xzarr3.errors import DataTypeValidationError, MetadataError
 from xzarr3.xarray import open_dataset, to_zarr
 
 zarr = pytest.importorskip("zarr")
@@ -54,70 +56,37 @@ def small() -> xr.Dataset:
     )
 
 
-# What is written
-
-
-def test_the_draft_cannot_say_everything(tmp_path: Path) -> None:
-    for dataset in (TEXTS["texts"](), TEXTS["records"]()):
-        with pytest.raises(
-            xzarr3.MetadataError, match=r"field 'data_type': Zarr format 3-draft cannot express"
-        ):
-            to_zarr(dataset, tmp_path / "a", zarr_format="3-draft")
-    with pytest.raises(xzarr3.MetadataError, match=r"field 'consolidated_metadata'.*cannot express"):
-        to_zarr(small(), tmp_path / "a", zarr_format="3-draft", consolidated=True)
-    assert not (tmp_path / "a").exists()
-
-
-@pytest.mark.parametrize("name", [name for name in EVERYTHING if written_alike(name, 3)])
-def test_documents_say_what_those_of_the_zarr_engine_say(tmp_path: Path, name: str) -> None:
-    dataset = EVERYTHING[name]()
-    for writer in ("xzarr3-dask" if name in CORPUS else "xzarr3", "zarr"):
-        write(dataset, tmp_path / writer[:5], writer, zarr_format=3, consolidated=True)
-    held = document(tmp_path / "xzarr")["consolidated_metadata"]
-    assert held["kind"] == "inline"
-    assert held["must_understand"] is False
-    assert held["metadata"].keys() == dataset.variables.keys()
-    for variable in dataset.variables:
-        expected = document(tmp_path / "zarr", variable)
-        assert expected.pop("storage_transformers") == []
-        for codec in expected["codecs"]:
-            if codec.get("configuration") == {}:
-                del codec["configuration"]
-        assert document(tmp_path / "xzarr", variable) == expected
-        assert held["metadata"][variable] == expected
-
-
+@pytest.mark.parametrize("zarr_format", [3, 2])
 @pytest.mark.parametrize("name", EVERYTHING)
-def test_documents_of_version_2_say_what_those_of_the_zarr_engine_say(tmp_path: Path, name: str) -> None:
-    dataset = in_format(name, 2)
+def test_documents_say_what_those_of_the_zarr_engine_say(tmp_path: Path, name: str, zarr_format: Any) -> None:
+    if not written_alike(name, zarr_format):
+        pytest.skip("zarr-python writes structs in another form")
+    dataset = in_format(name, zarr_format)
     for writer in ("xzarr3-dask" if name in CORPUS else "xzarr3", "zarr"):
-        write(dataset, tmp_path / writer[:5], writer, zarr_format=2, consolidated=True)
-    held = document(tmp_path / "xzarr", last=".zmetadata")
-    assert held["zarr_consolidated_format"] == 1
-    for last in (".zgroup", ".zattrs"):
+        write(dataset, tmp_path / writer[:5], writer, zarr_format=zarr_format, consolidated=True)
+    held = document(tmp_path / "xzarr", last="zarr.json" if zarr_format == 3 else ".zmetadata")
+    if zarr_format == 3:
+        held = held["consolidated_metadata"]
+        assert (held["kind"], held["must_understand"]) == ("inline", False)
+    else:
+        assert held["zarr_consolidated_format"] == 1
+    copies = held["metadata"]
+    for last in (".zgroup", ".zattrs") if zarr_format == 2 else ():
         found = document(tmp_path / "xzarr", last=last)
-        assert found == document(tmp_path / "zarr", last=last)
-        assert held["metadata"].pop(last) == found
+        assert found == document(tmp_path / "zarr", last=last) == copies.pop(last)
     for variable in dataset.variables:
-        for last in (".zarray", ".zattrs"):
-            found = document(tmp_path / "xzarr", variable, last)
-            assert held["metadata"].pop(f"{variable}/{last}") == found
-            expected = document(tmp_path / "zarr", variable, last)
-            if last == ".zarray":
+        for last in ("zarr.json",) if zarr_format == 3 else (".zarray", ".zattrs"):
+            found, expected = (document(tmp_path / place, variable, last) for place in ("xzarr", "zarr"))
+            assert copies.pop(variable if zarr_format == 3 else f"{variable}/{last}") == found
+            if last == "zarr.json":
+                assert expected.pop("storage_transformers") == []
+                for codec in expected["codecs"]:
+                    if codec.get("configuration") == {}:
+                        del codec["configuration"]
+            elif last == ".zarray":
                 assert {found.pop("compressor")["id"], expected.pop("compressor")["id"]} == {"zstd", "blosc"}
             assert found == expected
-    assert held["metadata"] == {}
-
-
-@pytest.mark.parametrize("name", CORPUS)
-def test_tensorstore_reads_the_same(tmp_path: Path, name: str) -> None:
-    tensorstore = pytest.importorskip("tensorstore")
-    dataset = CORPUS[name]()
-    to_zarr(dataset, tmp_path)
-    for variable in dataset.variables:
-        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(tmp_path / variable)}}
-        read = tensorstore.open(spec, read=True).result().read().result()
-        np.testing.assert_array_equal(read, zarr.open_array(tmp_path / variable, mode="r")[...])
+    assert copies == {}
 
 
 # Each format once as the source, and once as the target.
@@ -150,10 +119,8 @@ def test_data_are_written_before_documents_and_the_root_last(zarr_format: Any) -
     is_document = [key.endswith(DOCUMENTS) for key in changes]
     assert is_document == sorted(is_document)
     assert len(set(changes)) == len(changes)
-    if zarr_format == 2:
-        assert changes[-2:] == [".zgroup", ".zmetadata"]
-    else:
-        assert changes[-1] == "zarr.json"
+    last = [".zgroup", ".zmetadata"] if zarr_format == 2 else ["zarr.json"]
+    assert changes[-len(last) :] == last
 
 
 @pytest.mark.parametrize("old", FORMATS)
@@ -162,27 +129,17 @@ def test_the_format_is_that_of_what_is_there(tmp_path: Path, old: Any) -> None:
     assert to_zarr(small(), tmp_path, mode="w").zarr_format == old
     assert sorted(os.listdir(tmp_path)) == TOP[old]
     assert to_zarr(small(), tmp_path, group="deep/er").zarr_format == old
-    to_zarr(CORPUS["bare"]().assign_attrs(old=1), tmp_path, group="deep", mode="w")
     new_one = small().assign_attrs(new=2)
-    assert to_zarr(new_one, tmp_path, group="deep", mode="w").zarr_format == old
-    xr.testing.assert_identical(open_dataset(tmp_path, group="deep"), new_one)
-    for new in FORMATS:
-        if new != old:
-            with pytest.raises(xzarr3.MetadataError, match=f"the groups above it are stored in format {old}"):
-                to_zarr(small(), tmp_path, group="deep", mode="w", zarr_format=new)
+    for dataset in (CORPUS["bare"]().assign_attrs(old=1), new_one):
+        assert to_zarr(dataset, tmp_path, group="deep", mode="w").zarr_format == old
+    for new in {*FORMATS} - {old}:
+        with pytest.raises(xzarr3.MetadataError, match=f"the groups above it are stored in format {old}"):
+            to_zarr(small(), tmp_path, group="deep", mode="w", zarr_format=new)
     xr.testing.assert_identical(open_dataset(tmp_path, group="deep"), new_one)
     xr.testing.assert_identical(open_dataset(tmp_path), small())
 
 
-def test_bytes_that_would_lose_their_end(tmp_path: Path) -> None:
-    dataset = xr.Dataset({"v": ("x", np.array([b"a", b"b\0"], object))})
-    with pytest.raises(
-        xzarr3.errors.DataTypeValidationError, match=r"value b'b\\x00' at index \(1,\) would be read as b'b'"
-    ):
-        to_zarr(dataset, tmp_path / "a")
-    assert not (tmp_path / "a").exists()
-
-
+MISSING_BYTES = xr.Dataset({"v": ("x", np.array([b"ab", None], object))})
 MISSING_TEXT: dict[str, Any] = {
     "None": np.array(["a", None, "b"], object),
     "NaN": np.array(["a", np.nan, "b"], object),
@@ -217,31 +174,22 @@ def test_missing_text_is_kept_by_its_mark_and_refused_without_one(
     assert contents(tmp_path) == before
 
 
-def test_missing_bytes_are_refused(tmp_path: Path) -> None:
-    dataset = xr.Dataset({"v": ("x", np.array([b"ab", None], object))})
-    with pytest.raises(xzarr3.DataTypeValidationError, match=r"'v' has missing bytes at index \(1,\)"):
-        to_zarr(dataset, tmp_path / "no")
-    to_zarr(dataset, tmp_path / "a", zarr_format=2, encoding={"v": {"_FillValue": b"??"}})
+def test_missing_bytes_are_kept_by_a_mark_in_version_2(tmp_path: Path) -> None:
+    to_zarr(MISSING_BYTES, tmp_path / "a", zarr_format=2, encoding={"v": {"_FillValue": b"??"}})
     assert open_dataset(tmp_path / "a")["v"].isnull().values.tolist() == [False, True]
-    with pytest.raises(ValueError, match=r"node '/v', field 'attributes._FillValue'"):
-        to_zarr(dataset, tmp_path / "no", zarr_format=3, encoding={"v": {"_FillValue": b"??"}})
 
 
 def test_returns_the_group() -> None:
     store = xzarr3.MemoryStore()
     group = to_zarr(small().assign_attrs(title="t"), store)
-    assert sorted(group) == ["a", "x"]
-    assert group.consolidated
-    assert dict(group.attrs) == {"title": "t"}
+    assert (sorted(group), group.consolidated, dict(group.attrs)) == (["a", "x"], True, {"title": "t"})
     group.attrs["more"] = 1
     assert open_dataset(store).attrs == {"title": "t", "more": 1}
 
 
-# Encoding
-
-
 TRANSPOSE = {"name": "transpose", "configuration": {"order": [1, 0]}}
 BIG_ENDIAN = {"name": "bytes", "configuration": {"endian": "big"}}
+DOTS, DOTS_V2 = ({"name": name, "configuration": {"separator": "."}} for name in ("default", "v2"))
 
 
 @pytest.mark.parametrize(
@@ -264,28 +212,17 @@ BIG_ENDIAN = {"name": "bytes", "configuration": {"endian": "big"}}
         ({"fill_value": None}, "fill_value", "NaN"),
         ({"dtype": "int16"}, "data_type", "int16"),
         ({"dtype": "float32", "_FillValue": None}, "data_type", "float32"),
-        (
-            {"chunk_key_encoding": {"name": "v2", "separator": "."}},
-            "chunk_key_encoding",
-            {"name": "v2", "configuration": {"separator": "."}},
-        ),
-        (
-            {"chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}}},
-            "chunk_key_encoding",
-            {"name": "default", "configuration": {"separator": "."}},
-        ),
+        ({"chunk_key_encoding": {"name": "v2", "separator": "."}}, "chunk_key_encoding", DOTS_V2),
+        ({"chunk_key_encoding": DOTS}, "chunk_key_encoding", DOTS),
     ],
     ids=lambda value: str(value)[:40],
 )
 def test_encoding(tmp_path: Path, encoding: dict[str, Any], field: str, expected: Any) -> None:
-    lossy = pytest.warns(SerializationWarning) if encoding.get("dtype") == "int16" else nullcontext()
-    with lossy:
+    with pytest.warns(SerializationWarning) if encoding.get("dtype") == "int16" else nullcontext():
         to_zarr(small(), tmp_path, encoding={"a": encoding})
     found = document(tmp_path, "a")[field]
-    if field == "codecs":
-        found = [
-            got if isinstance(want, dict) else got["name"] for got, want in zip(found, expected, strict=True)
-        ]
+    if field == "codecs" and expected != [BIG_ENDIAN]:
+        found = [codec["name"] for codec in found]
     assert found == expected
     np.testing.assert_array_equal(theirs(tmp_path)["a"], small()["a"])
     np.testing.assert_array_equal(open_dataset(tmp_path)["a"], small()["a"])
@@ -318,9 +255,8 @@ def test_encoding_in_version_2(tmp_path: Path, encoding: dict[str, Any], expecte
     assert document(tmp_path, "a", ".zattrs") == {"_ARRAY_DIMENSIONS": ["x", "y"], **dataset["a"].attrs}
     np.testing.assert_array_equal(theirs(tmp_path)["a"], dataset["a"])
     np.testing.assert_array_equal(open_dataset(tmp_path)["a"], dataset["a"])
-    again = tmp_path / "again"
-    to_zarr(open_dataset(tmp_path, chunks={}), again, zarr_format=2)
-    kept = document(again, "a", ".zarray")
+    to_zarr(open_dataset(tmp_path, chunks={}), tmp_path / "again", zarr_format=2)
+    kept = document(tmp_path / "again", "a", ".zarray")
     for key in kept.keys() - {"order", "dtype", "dimension_separator"}:  # As with xarray's own engine.
         if key == "filters":  # numcodecs also writes the parameters that have defaults.
             assert [*map(get_codec, kept[key] or ())] == [*map(get_codec, found[key] or ())]
@@ -346,21 +282,20 @@ def test_chunks_of_several_lengths(tmp_path: Path, chunked: bool) -> None:
 
 
 def test_explicit_encoding_takes_the_place_of_the_variables_own(tmp_path: Path) -> None:
-    dataset = small()
-    dataset["a"].encoding = {"chunks": (1, 1), "dtype": "float32", "compressors": None}
+    dataset, own = small(), {"chunks": (1, 1), "dtype": "float32", "compressors": None}
+    dataset["a"].encoding = dict(own)
     to_zarr(dataset, tmp_path, encoding={"a": {"chunks": (4, 3)}})
     found = document(tmp_path, "a")
     assert found["data_type"] == "float64"
     assert found["chunk_grid"]["configuration"]["chunk_shape"] == [4, 3]
     assert [codec["name"] for codec in found["codecs"]] == ["bytes", "zstd"]
-    assert dataset["a"].encoding == {"chunks": (1, 1), "dtype": "float32", "compressors": None}
+    assert dataset["a"].encoding == own
 
 
 ELSEWHERE: list[dict[str, Any]] = [
     {"chunks": (3,)},
     {"chunks": (3, 3), "shards": (9,)},
     {"chunks": (3, 4), "shards": (9, 9)},
-    {"shards": (9, 9)},
     {"fill_value": np.float32(np.nan), "dtype": "int32", "_FillValue": -1},
     {"zlib": True, "complevel": 4, "source": "a.nc", "original_shape": (1,), "contiguous": False},
     {"serializer": {"name": "bytes"}},
@@ -368,7 +303,6 @@ ELSEWHERE: list[dict[str, Any]] = [
     {"filters": ({"name": "transpose", "configuration": {"order": [2, 0, 1]}},)},
     {"filters": ({"name": "numcodecs.delta", "configuration": {"dtype": "<i4"}},), "chunks": (2, 3)},
     {"compressors": ({"name": "numcodecs.zfpy"},), "shards": (4, 6), "chunks": (2, 3)},
-    {"compressors": ("zstd", {"name": 3}), "filters": 7},
     {"serializer": {"name": "vlen-utf8"}},
     {"serializer": BIG_ENDIAN, "filters": "rot13"},
     {"fill_value": 1e300, "dtype": "float32"},
@@ -380,7 +314,6 @@ ELSEWHERE: list[dict[str, Any]] = [
     {"chunks": (0, 2), "shards": (4, 6)},
     {"chunk_key_encoding": {"name": "suffix", "configuration": {"suffix": ".x"}}},
     {"serializer": BIG_ENDIAN, "chunks": ((1, 3), 6)},
-    {"filters": (TRANSPOSE,), "order": None},
 ]
 OTHER_WAYS = [(3, True), (2, False), ("3-draft", True)]
 
@@ -423,8 +356,6 @@ def test_only_what_does_not_fit_is_left_out(tmp_path: Path) -> None:
 
 
 PACKED = {"dtype": "i2", "scale_factor": 0.1, "_FillValue": -999}
-
-
 DAYS = {"units": "days since 1900-01-01"}
 
 
@@ -435,11 +366,9 @@ def _text(*values: str | None) -> Any:
 LOSSES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "large": ([1e9], {"dtype": "i2"}, r"1000000000\.0.*int16.*'v'.*-32768 to 32767"),
     "rounded": ([3e4, 32767.5], {"dtype": "i2"}, r"32767\.5"),
-    "2**31": ([2.0**31], {"dtype": "i4"}, "int32"),
     "2**31 of float32": (np.array([2.0**31], "f4"), {"dtype": "i4"}, "int32"),
     "2**63": ([2.0**63], {"dtype": "i8"}, "int64"),
     "-1": ([-1], {"dtype": "u8"}, "-1.*uint64"),
-    "70000": ([70000], {"dtype": "i2"}, "70000.*int16"),
     "2**64": (np.array([2**64 - 1], "u8"), {"dtype": "i8"}, "18446744073709551615"),
     "infinite": ([np.inf], {"dtype": "i2", "_FillValue": -1}, "inf"),
     "missing": ([1.0, np.nan], {"dtype": "i2"}, "missing value.*_FillValue"),
@@ -449,50 +378,40 @@ LOSSES: dict[str, tuple[Any, dict[str, Any], str]] = {
     "fill value of the same type": (np.array([1, 0], "i4"), {"_FillValue": 0}, "0 at index.*_FillValue 0"),
     "missing value": (np.array([1, 0], "i4"), {"missing_value": 0}, "0 at index.*missing_value 0"),
     "packed": (
-        [5e3],
-        {**PACKED, "_FillValue": None},
+        [5e3], {**PACKED, "_FillValue": None},
         r"value 5000\.0 at index .* read as -1553\.6.* scale_factor 0\.1.*-3276\.8 to 3276\.\d+",
     ),
     "missing, packed": ([1.0, np.nan], {**PACKED, "_FillValue": None}, "missing value"),
     "packed fill value": ([1.0, -99.9], PACKED, r"-99\.9.*_FillValue -999 and read as missing"),
     "unsigned": ([256.0], {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1}, r"256\.0.*0 to 255"),
     "date": (
-        ["2100-01-01"],
-        {"dtype": "i4", "units": "seconds since 1970-01-01"},
+        ["2100-01-01"], {"dtype": "i4", "units": "seconds since 1970-01-01"},
         "2100-01-01 at index .* read as 1963-11-25T17:31:44 from data type int32 with units",
     ),
     "no date": (["1900-01-01", "NaT"], {"dtype": "i4", **DAYS}, "missing value.*int32"),
     "day 0": (["1900-01-01", "NaT"], {"dtype": "i8", **DAYS, "_FillValue": 0}, "_FillValue 0"),
     "duration": (
-        np.array([10**6], "m8[s]"),
-        {"dtype": "i2", "units": "seconds"},
+        np.array([10**6], "m8[s]"), {"dtype": "i2", "units": "seconds"},
         "11 days 13:46:40 at index .* read as 0 days 04:42:40 from data type int16 with",
     ),
     "short float": ([1.0, 1e300], {"dtype": "f4"}, "float32"),
     "times of a short float": (
-        ["2000-01-01T00:00", "2020-02-03T04:05"],
-        {"dtype": "f4", "units": "days since 2000-01-01"},
+        ["2000-01-01T00:00", "2020-02-03T04:05"], {"dtype": "f4", "units": "days since 2000-01-01"},
         "value 2020-02-03T04:05 at index .* would be read as 2020-02-03T04:0.* from data type float32",
     ),
     "integers that are read as floats": (
-        [1, 2**53 + 1],
-        {"_FillValue": -1},
+        [1, 2**53 + 1], {"_FillValue": -1},
         rf"value {2**53 + 1} at index .* read as {2**53} from data type int64 with _FillValue -1",
     ),
     "truth": ([1.0, 0.5], {"dtype": "bool"}, r"value 0\.5 at .* would be read as True from"),
     "imaginary": ([1j, 2], {"dtype": "f8"}, r"\.real and \.imag"),
     "marked text": (_text("a", "NA"), {"_FillValue": "NA"}, "value NA at index .* NA and read as missing"),
-    "long text": (
-        _text("a", "abc"),
-        {"dtype": "U2"},
-        "abc at index .* would be read as ab from data type <U2",
-    ),
+    "long text": (_text("a", "abc"), {"dtype": "U2"}, "abc at index .* read as ab from data type <U2"),
     "long mark": (
-        _text("a", None),
-        {"dtype": "U2", "_FillValue": "NONE"},
+        _text("a", None), {"dtype": "U2", "_FillValue": "NONE"},
         "missing text at index .*, which would be read as 'NO'",
     ),
-}
+}  # fmt: skip
 """Values (plain texts are dates), an encoding that cannot say them, and what is said of them."""
 
 
@@ -515,29 +434,20 @@ def test_integers_go_to_packed_variables(packing: dict[str, Any], dtype: str, la
         np.testing.assert_array_equal(open_dataset(group.store).v, expected)
 
 
-@pytest.mark.parametrize("mark", [2.0**64, np.float64(2**64), np.float32(2**64), np.int64(-1)], ids=repr)
-def test_marks_beyond_the_largest_integer_are_refused(mark: Any) -> None:
-    with pytest.raises(ValueError, match=r"_FillValue of variable 'v' does not fit data type uint64"):
-        to_zarr(_one_dimension([1, 2]), encoding={"v": {"dtype": "u8", "_FillValue": mark}})
-
-
 def _one_dimension(values: Any) -> xr.Dataset:
     values = np.asarray(values)
     return xr.Dataset({"v": ("d", values.astype("M8[ns]") if values.dtype.kind == "U" else values)})
 
 
+IN_BLOCKS = ("packed", "short float", "times of a short float", "truth", "imaginary", "long text")
+QUICK_LOSSES = [
+    *((case, False, False) for case in LOSSES),
+    *((case, True, False) for case in (*IN_BLOCKS, "integers that are read as floats")),
+]
+
+
 @pytest.mark.parametrize(
-    ("case", "chunked", "kept"),
-    covering(
-        LOSSES,
-        [False, True],
-        [False, True],
-        quick=[
-            *((case, False, False) for case in LOSSES),
-            *((case, True, False) for case in ("packed", "short float", "times of a short float", "truth")),
-            *((case, True, False) for case in ("integers that are read as floats", "imaginary", "long text")),
-        ],
-    ),
+    ("case", "chunked", "kept"), covering(LOSSES, [False, True], [False, True], quick=QUICK_LOSSES)
 )
 def test_values_that_an_encoding_cannot_say(tmp_path: Path, case: str, chunked: bool, kept: bool) -> None:
     values, encoding, message = LOSSES[case]
@@ -553,13 +463,9 @@ def test_values_that_an_encoding_cannot_say(tmp_path: Path, case: str, chunked: 
         warnings.simplefilter("ignore", SerializationWarning)
         with pytest.raises(xzarr3.errors.DataTypeValidationError, match=message) as caught:
             to_zarr(dataset, tmp_path, mode="w", encoding=None if kept else {"v": encoding})
-    advice = "call .drop_encoding()" if kept else "change what encoding={'v': ...} asks for"
-    others = (
-        "; if such values are missing, make them NaN",
-        "; mark it by a text",
-        "such as the .real and .imag",
-    )
-    assert any(each in str(caught.value) for each in (f"; {advice}", *others))
+    advice = "; call .drop_encoding()" if kept else "; change what encoding={'v': ...} asks for"
+    others = ("; if such values are missing, make them NaN", "; mark it by a text", "the .real and .imag")
+    assert any(each in str(caught.value) for each in (advice, *others))
     xr.testing.assert_identical(open_dataset(tmp_path), small())
     assert sorted(os.listdir(tmp_path)) == ["a", "x", "zarr.json"]
 
@@ -606,10 +512,10 @@ def test_dates_that_are_all_missing_are_written_and_appended(calendar: str) -> N
 @pytest.mark.parametrize("dtype", ["i2", "f4"])
 def test_values_that_equal_a_fill_value_among_the_attributes_are_missing(tmp_path: Path, dtype: str) -> None:
     marked = xr.Dataset({"v": ("d", np.array([1, -9], dtype), {"_FillValue": np.dtype(dtype).type(-9)})})
-    for path, dataset in (("a", marked), ("b", lambda: open_dataset(tmp_path / "a", mask_and_scale=False))):
-        to_zarr(dataset() if callable(dataset) else dataset, tmp_path / path)
-        for found in (open_dataset(tmp_path / path), theirs(tmp_path / path)):
-            np.testing.assert_array_equal(found["v"], [1, np.nan])
+    to_zarr(marked, tmp_path / "a")
+    to_zarr(open_dataset(tmp_path / "a", mask_and_scale=False), tmp_path / "b")
+    for read, path in itertools.product((open_dataset, theirs), "ab"):
+        np.testing.assert_array_equal(read(tmp_path / path)["v"], [1, np.nan])
 
 
 @pytest.mark.filterwarnings("ignore::xarray.conventions.SerializationWarning")
@@ -638,10 +544,6 @@ def test_write_empty_chunks(option: bool | None, stored: bool) -> None:
     assert store.exists("a/c/0") is stored
     to_zarr(dataset, store, mode="w", encoding={"a": {"write_empty_chunks": stored}})
     assert store.exists("a/c/0") is stored
-    with pytest.raises(ValueError, match="write_empty_chunks"):
-        to_zarr(
-            dataset, store, mode="w", write_empty_chunks=True, encoding={"a": {"write_empty_chunks": False}}
-        )
 
 
 @pytest.mark.parametrize("zarr_format", [3, 2])
@@ -653,12 +555,12 @@ def test_scalars_and_index_coordinates_of_fill_values_are_stored(
     ds = xr.Dataset({"t": (("time", "x"), [[1.5]])}, {"time": [0], "x": [0.0], "number": 0, "surface": 0.0})
     if lazy:
         ds["number"] = ds["number"].chunk()
-    by_zarr, ours, copied = tmp_path / "zarr", tmp_path / "ours", xzarr3.MemoryStore()
+    by_zarr, ours = tmp_path / "zarr", tmp_path / "ours"
+    copied, recoded = xzarr3.MemoryStore(), xzarr3.MemoryStore()
     ds.to_zarr(by_zarr, zarr_format=zarr_format, consolidated=True)  # It leaves these chunks out.
     to_zarr(ds, ours, zarr_format=zarr_format)
     xzarr3.copy(by_zarr, copied)
     more: Any = {"chunks": {"x": 2, "time": 2}, "shards": {"x": 4}} if zarr_format == 3 else {"chunks": 2}
-    recoded = xzarr3.MemoryStore()
     xzarr3.copy(by_zarr, recoded, **more)
     for store in (ours, copied, recoded):
         assert not xzarr3.check(store).findings
@@ -673,9 +575,6 @@ def test_scalars_and_index_coordinates_of_fill_values_are_stored(
     assert (root["number"][()], root["time"][:].tolist()) == (0, [0, 0])
     if zarr_format == 3:
         assert contents(ours).keys() >= {"number/c", "time/c/0", "x/c/0"}
-
-
-# Dask
 
 
 def test_blocks_of_uneven_size_choose_chunks_that_hold_them(tmp_path: Path) -> None:
@@ -698,14 +597,9 @@ def test_compute_later(tmp_path: Path, scheduler: str, zarr_format: Any) -> None
         with dask.config.set(scheduler=scheduler):
             (pickle.loads(pickle.dumps(later)) if group else later).compute()
         xr.testing.assert_identical(open_dataset(path, group=group), theirs(tmp_path / "b"))
-    top = TOP[zarr_format]
-    names = dataset.variables if "a" in top else ()
-    assert sorted(os.listdir(tmp_path / "a-None")) == sorted(
-        [*names, *(name for name in top if name not in "ax")]
-    )
-
-
-# Data arrays
+    names = dataset.variables if "a" in TOP[zarr_format] else ()
+    rest = {*TOP[zarr_format]} - {"a", "x"}
+    assert sorted(os.listdir(tmp_path / "a-None")) == sorted([*names, *rest])
 
 
 @pytest.mark.parametrize("zarr_format", FORMATS)
@@ -724,20 +618,18 @@ def test_data_arrays(tmp_path: Path, name: str | None, zarr_format: Any) -> None
         np.testing.assert_array_equal(found[4:], array)
 
 
-# Modes and groups
-
-
 def test_mode_w_minus_refuses_what_is_there(tmp_path: Path) -> None:
-    to_zarr(small(), tmp_path / "a")
+    for name in ("empty", "full"):
+        (tmp_path / name).mkdir()
+    to_zarr(small(), tmp_path / "empty")
     for mode in ("w-", None):
         with pytest.raises(FileExistsError, match="mode 'w' to replace"):
-            to_zarr(small(), tmp_path / "a", mode=mode)
-    (tmp_path / "b").mkdir()
-    to_zarr(small(), tmp_path / "b")
-    (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "notes.txt").write_text("mine")
+            to_zarr(small(), tmp_path / "empty", mode=mode)
+    (tmp_path / "full" / "notes.txt").write_text("mine")
     with pytest.raises(xzarr3.NodeExistsError, match="not empty"):
-        to_zarr(small(), tmp_path / "c")
+        to_zarr(small(), tmp_path / "full")
+    with pytest.raises(xzarr3.NodeTypeError, match="'/a' is an array, not a group"):
+        to_zarr(small(), tmp_path / "empty", group="a/b")
 
 
 def test_mode_w_replaces_an_array(tmp_path: Path) -> None:
@@ -804,81 +696,43 @@ def test_copies_of_documents_are_kept_true_in_version_2(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == [".zattrs", ".zgroup", "a", "x"]
 
 
-def test_group_below_an_array(tmp_path: Path) -> None:
-    to_zarr(small(), tmp_path)
-    with pytest.raises(xzarr3.NodeTypeError, match="'/a' is an array, not a group"):
-        to_zarr(small(), tmp_path, group="a/b")
-
-
-class BareStore(xzarr3.Store):
-    """Keeps values, and cannot list or erase them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.values: dict[str, bytes] = {}
-
-    def get(self, key: str, byte_range: Any = None) -> Any:
-        value = self.values.get(key)
-        return value if value is None or byte_range is None else cut(value, byte_range)
-
-    def put(self, key: str, pieces: Any) -> None:
-        self.values[key] = b"".join(pieces)
-
-
-class KeepingStore(BareStore):
-    """Lists values, and cannot erase them."""
-
-    def list(self, prefix: str = "") -> Any:
-        return [*self.values]
-
-
 @pytest.mark.parametrize("zarr_format", [3, 2])
 @pytest.mark.parametrize(
-    ("kind", "message"), [(BareStore, "list"), (KeepingStore, r"cannot erase, so .* cannot be replaced")]
+    ("able", "message"), [((), "list"), (("list",), r"cannot erase, so .* cannot be replaced")]
 )
-def test_a_store_that_cannot_list_or_erase(kind: Any, message: str, zarr_format: Any) -> None:
-    store = kind()
+def test_a_store_that_cannot_list_or_erase(able: Any, message: str, zarr_format: Any) -> None:
+    whole = xzarr3.MemoryStore()
+    store = whole.with_traits(operations=("get", "put", *able))
     to_zarr(small().chunk(x=2), store, zarr_format=zarr_format)
     xr.testing.assert_identical(open_dataset(store), small())
     to_zarr(CORPUS["bare"](), store, group="g")
-    before = dict(store.values)
+    before = contents(whole)
     for group in (None, "g"):
         with pytest.raises(xzarr3.NodeExistsError, match=r"is not empty|mode .w. to replace"):
             to_zarr(small(), store, group=group)
         with pytest.raises(xzarr3.StoreError, match=message):
             to_zarr(small(), store, group=group, mode="w")
-    assert store.values == before
+    assert contents(whole) == before
     xr.testing.assert_identical(open_dataset(store, group="g"), CORPUS["bare"]())
 
 
-# Attributes
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        b"bytes", np.array([b"a"]), np.complex64(1), pd.Timestamp("2000-01-01"), np.timedelta64(3, "D"),
-        np.datetime64("2000-01-01", "ns"), np.array(["2000"], "M8[ns]"), {1, 2}, {"a": [1, np.array([1j])]},
-        {1: 2}, "\ud800", Thing(),
-    ],
-    ids=repr,
-)  # fmt: skip
-@pytest.mark.parametrize("where", ["variable", "dataset"])
-def test_attributes_that_json_cannot_hold(value: Any, where: str) -> None:
-    store = xzarr3.MemoryStore()
-    for mode in ("w-", "a"):
-        before = contents(store)
-        dataset = small().rename(a=f"{mode[0]}2")
-        (dataset[f"{mode[0]}2"] if where == "variable" else dataset).attrs["history"] = value
-        node = f"/{mode[0]}2" if where == "variable" else "/"
-        with pytest.raises(
-            ValueError,
-            match=rf"node '{node}', field 'attributes\.history[^']*'.*found .*attrs.pop\('history'\)",
-        ) as info:
+@pytest.mark.parametrize("value", [
+    b"bytes", np.array([b"a"]), np.complex64(1), pd.Timestamp("2000-01-01"), np.timedelta64(3, "D"),
+    np.datetime64("2000-01-01", "ns"), np.array(["2000"], "M8[ns]"), {1, 2}, {"a": [1, np.array([1j])]},
+    {1: 2}, "\ud800", Thing(),
+], ids=repr)  # fmt: skip
+@pytest.mark.parametrize("mode", ["w-", "a"])
+def test_attributes_that_json_cannot_hold(value: Any, mode: Any) -> None:
+    store, place = xzarr3.MemoryStore(), r"field 'attributes\.history[^']*'.*found .*attrs.pop\('history'\)"
+    if mode == "a":
+        to_zarr(small(), store)
+    before = contents(store)
+    for node in ("/b", "/"):
+        dataset = small().rename(a="b")
+        (dataset["b"] if node == "/b" else dataset).attrs["history"] = value
+        with pytest.raises(xzarr3.MetadataError, match=f"node '{node}', {place}"):
             to_zarr(dataset, store, mode=mode)
-        assert isinstance(info.value, xzarr3.MetadataError)
         assert contents(store) == before
-        to_zarr(small(), store, mode="w")
 
 
 # What is refused, before anything is written
@@ -892,6 +746,7 @@ def _of_a(**encoding: Any) -> dict[str, Any]:
     return {"encoding": {"a": encoding}}
 
 
+V2, DRAFT = {"zarr_format": 2}, {"zarr_format": "3-draft"}
 UNKNOWN = xr.Dataset({"a": ("d", da.from_array(np.arange(9), chunks=4)[da.from_array(np.arange(9)) > 3])})
 LEVELS = xr.Coordinates.from_pandas_multiindex(pd.MultiIndex.from_product([[1], [2, 3]]), "z")
 REFUSED: dict[str, tuple[xr.Dataset, dict[str, Any], type[Exception], str]] = {
@@ -900,32 +755,48 @@ REFUSED: dict[str, tuple[xr.Dataset, dict[str, Any], type[Exception], str]] = {
     "units of numbers": (small(), _of_a(units="days since 2000-01-01"), ValueError, "float64"),
     "unknown variable": (small(), {"encoding": {"b": {}}}, KeyError, "'b'.*'a', 'x'"),
     "chunks of 3 dimensions": (small(), _of_a(chunks=(1, 2, 3)), ValueError, "'/a'.*'chunks'.*2 dimensions"),
-    "half a chunk": (small(), _of_a(chunks=((1, 3.5), 6)), ValueError, "'/a'.*found 3.5.*an integer"),
     "chunks of version 3": (
-        small(), {"zarr_format": 2, **_of_a(chunks=((1, 3), 6))}, ValueError, "'/a', field 'chunk_grid'.*2"
+        small(), {**V2, **_of_a(chunks=((1, 3), 6))}, ValueError, "'/a', field 'chunk_grid'.*2"
     ),
     "shards of no chunks": (small(), _of_a(chunks=(2, 4), shards=(4, 6)), ValueError, r"\b4\b"),
-    "shards in version 2": (small(), {"zarr_format": 2, **_of_a(shards=(4, 6))}, ValueError, "express"),
+    "shards in version 2": (small(), {**V2, **_of_a(shards=(4, 6))}, ValueError, "express"),
+    "text in the draft": (TEXTS["texts"](), DRAFT, MetadataError, "'data_type': .*draft cannot express"),
+    "copies in the draft": (
+        small(), {**DRAFT, "consolidated": True}, MetadataError, "'consolidated_metadata'.*cannot express"
+    ),
     "unknown codec": (small(), _of_a(compressors="rot13"), ValueError, "'/a'.*rot13"),
-    "compressor as filter": (small(), _of_a(filters="zstd"), ValueError, "zstd"),
     "two compressors": (
-        small(), {"zarr_format": 2, **_of_a(compressor=None, compressors=None)}, ValueError,
+        small(), {**V2, **_of_a(compressor=None, compressors=None)}, ValueError,
         "'compressor' and 'compressors'",
     ),
-    "fill value in words": (small(), _of_a(fill_value="x"), ValueError, "'/a'.*'x'"),
     "NaN as integer": (small(), _of_a(dtype="i2", fill_value=np.nan), ValueError, "'/a'"),
     "NaN as mark": (small(), _of_a(dtype="i2", _FillValue=np.nan), ValueError, "NaN"),
     "large mark": (small(), _of_a(**{**PACKED, "_FillValue": 99999}), ValueError, "_FillValue.*'a'.*int16"),
-    "fill value in version 2": (
-        small(), {"zarr_format": 2, **_of_a(fill_value=1)}, ValueError, "the '_FillValue'"
+    **{
+        f"mark {mark!r}": (_with("v"), {"encoding": {"v": {"dtype": "u8", "_FillValue": mark}}}, ValueError,
+            "_FillValue of variable 'v' does not fit data type uint64")
+        for mark in (2.0**64, np.float32(2**64), np.int64(-1))
+    },
+    "mark of bytes": (
+        MISSING_BYTES, {"encoding": {"v": {"_FillValue": b"??"}}}, ValueError,
+        r"node '/v', field 'attributes._FillValue'",
     ),
+    "missing bytes": (MISSING_BYTES, {}, DataTypeValidationError, r"'v' has missing bytes at index \(1,\)"),
+    "the end of bytes": (
+        _with("v", np.array([b"a", b"b\0"], object)), {}, DataTypeValidationError,
+        r"value b'b\\x00' at index \(1,\) would be read as b'b'",
+    ),
+    "fill value in version 2": (small(), {**V2, **_of_a(fill_value=1)}, ValueError, "the '_FillValue'"),
     "order": (small(), _of_a(order="K"), ValueError, "'/a', field 'order'"),
+    "empty chunks": (
+        small(), {"write_empty_chunks": True, **_of_a(write_empty_chunks=False)}, ValueError,
+        "write_empty_chunks",
+    ),
     "mode x": (small(), {"mode": "x"}, ValueError, "mode='x'.*'w', 'w-'"),
     "format 4": (small(), {"zarr_format": 4}, ValueError, "zarr_format.*4.*3, 2, '3-draft'"),
     "storage options": (small(), {"storage_options": {"a": 1}}, TypeError, "storage_options"),
     "document as name": (_with("zarr.json"), {}, ValueError, r"'zarr\.json'"),
-    "document of version 2": (_with(".zarray"), {"zarr_format": 2}, ValueError, r"'\.zarray'"),
-    "empty name": (_with(""), {}, ValueError, "''"),
+    "document of version 2": (_with(".zarray"), V2, ValueError, r"'\.zarray'"),
     "number as name": (_with(3), {}, TypeError, "name 3"),
     "reserved name": (_with("__zarr_x"), {}, ValueError, "'__zarr' are reserved"),
     "name of ours": (_with(".xzarr3-staged-x"), {}, ValueError, r"'\.xzarr3-' are reserved"),
@@ -937,7 +808,6 @@ REFUSED: dict[str, tuple[xr.Dataset, dict[str, Any], type[Exception], str]] = {
         _with("s", np.zeros(2, np.longdouble)), {}, ValueError, r"'/s', field 'data_type'.*drop_vars"
     ),
     "levels": (xr.Dataset(coords=LEVELS), {}, NotImplementedError, "'z'.*MultiIndex.*reset_index"),
-    "levels, mode a": (xr.Dataset(coords=LEVELS), {"mode": "a"}, NotImplementedError, "reset_index"),
 }  # fmt: skip
 """Datasets, options, and the error with what it says."""
 
@@ -953,9 +823,6 @@ def test_refused_before_anything_is_written(tmp_path: Path, case: str) -> None:
     old.fail_at = len(old.changes)
     with pytest.raises(error, match=message):
         to_zarr(dataset, old, **{"mode": "w", **options})
-
-
-# Failures in the middle
 
 
 def _failure(call: Any, *args: Any, **options: Any) -> xzarr3.StoreError | None:
@@ -993,38 +860,46 @@ def test_threads_that_are_still_writing_when_another_fails(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("group", "zarr_format", "once"),
+    ("group", "zarr_format", "once", "of_tree"),
     [
-        *itertools.product((None, "deep/below"), [3], (False, True)),
-        slow(None, 2, True), slow("deep/below", 2, False),
-        slow(None, "3-draft", False), slow("deep/below", "3-draft", True),
+        *((group, 3, once, False) for group in (None, "deep/below") for once in (False, True)),
+        slow(None, 2, True, False), slow("deep/below", 2, False, False),
+        slow(None, "3-draft", False, False), slow("deep/below", "3-draft", True, False),
+        slow(None, 3, True, True), slow("deep/below", 3, True, True),
     ],
 )  # fmt: skip
 def test_a_failed_write_leaves_what_was_there_or_can_be_ended(
-    group: str | None, zarr_format: Any, once: bool
+    group: str | None, zarr_format: Any, once: bool, of_tree: bool
 ) -> None:
     """One change fails, or all from one on."""
-    old, new = CORPUS["bare"](), small().chunk(x=2)
+    old, new, later = CORPUS["bare"](), small(), small().chunk(x=2)
+    if of_tree:
+        old, new, later = (xr.DataTree.from_dict({"/": each, "/a2/b": each}) for each in (old, new, later))
+
+    def read() -> Any:
+        return (
+            xr.open_datatree(store, engine="xzarr3", group=group) if of_tree else open_dataset(store, group)
+        )
+
     ended = 0
     for n in itertools.count():
-        store = NotingStore()
+        store: Any = NotingStore()
         to_zarr(small(), store, zarr_format=zarr_format)
         to_zarr(old, store, group=group, mode="w")
         keys = contents(store)
         store.once, store.fail_at = once, len(store.changes) + n
         with warnings.catch_warnings(record=True), dask.config.set(scheduler="synchronous"):
-            failure = _failure(to_zarr, new, store, group=group, mode="w")
+            failure = _failure(to_zarr, later, store, group=group, mode="w")
         is_over = failure is None and store.fail_at is not None
         store.fail_at = None
         if failure is None:
-            xr.testing.assert_identical(open_dataset(store, group=group), small())
+            assert read().identical(new)
         else:
             assert ".xzarr3-staged" not in str(failure)
             if any("xzarr3.recover(store)" in note for note in getattr(failure, "__notes__", ())):
                 done = xzarr3.recover(store)
                 assert done in ([f"/{group or ''}"], [])
-                found = open_dataset(store, group=group)
-                assert found.identical(small()) or (not done and found.identical(old))
+                assert read().identical(new) or (not done and read().identical(old))
                 ended += bool(done)
             else:
                 left = {key: value for key, value in contents(store).items() if ".xzarr3" not in key}
@@ -1035,70 +910,37 @@ def test_a_failed_write_leaves_what_was_there_or_can_be_ended(
     assert ended > 5
 
 
-def _fail_renames(patch: pytest.MonkeyPatch, passes: int, text: str) -> None:
-    """Let all renames fail but the first ones."""
-    allowed = itertools.repeat(True, passes)
-
-    def fail(source: Any, target: Any, rename: Any = os.rename, **folders: Any) -> None:
-        if not next(allowed, False):
-            raise OSError(text)
-        rename(source, target, **folders)
-
-    patch.setattr(os, "rename", fail)
-
-
-CALLS = ("rename", "replace", "unlink", "rmdir", "mkdir")
-
-
-def _fail_at(monkeypatch: pytest.MonkeyPatch, n: int, many: int) -> list[str]:
-    """Let the n-th call that changes a directory fail, and the next ``many``; the calls are returned."""
-    made: list[str] = []
-
-    def failing(name: str, original: Any) -> Any:
-        def call(*args: Any, **options: Any) -> Any:
-            made.append(name)
-            if n <= len(made) < n + many:
-                raise OSError(28, "No space left on device", os.fsdecode(args[0]))
-            return original(*args, **options)
-
-        return call
-
-    for name in CALLS:
-        monkeypatch.setattr(os, name, failing(name, getattr(os, name)))
-    return made
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.* was written, but some values")
 @pytest.mark.parametrize(
     ("zarr_format", "group", "many", "beside"),
     [
-        (3, None, 10**9, True),
-        (3, "deep/below", 10**9, False),
-        (2, "deep/below", 1, True),
-        ("3-draft", None, 1, False),
+        (3, None, 10**9, True), (3, "deep/below", 10**9, False),
+        (2, "deep/below", 1, True), ("3-draft", None, 1, False),
     ],
-)
+)  # fmt: skip
 def test_any_failing_call_leaves_old_or_new(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    zarr_format: Any,
-    group: str | None,
-    many: int,
-    beside: bool,
+    tmp_path: Path, zarr_format: Any, group: str | None, many: int, beside: bool
 ) -> None:
-    old, new = CORPUS["bare"](), small()
-    outcomes = []
+    """So many calls that change a directory fail, from any one on."""
+    old, new, outcomes = CORPUS["bare"](), small(), []
     options: dict[str, Any] = {"mode": "w", "group": group, "consolidated": beside}
     if zarr_format == "3-draft":
         del options["consolidated"]
-    for n in itertools.count(1):
-        path = tmp_path / str(n)
+    for n in itertools.count():
+        path, failed = tmp_path / str(n), 0
+
+        def fail() -> None:
+            nonlocal failed
+            failed += 1
+            if failed <= many:
+                raise OSError(28, "No space left on device")
+
         if beside:
             to_zarr(small().rename(y="z"), path, group=None if group else "beside", zarr_format=zarr_format)
         to_zarr(old, path, **options, zarr_format=zarr_format)
-        with monkeypatch.context() as patch:
-            made = _fail_at(patch, n, many)
+        with pytest.MonkeyPatch.context() as patch:
+            end_at_change(n, fail, patch.setattr)
             failure = _failure(to_zarr, new, path, **options)
         if failure is None:
             xr.testing.assert_identical(open_dataset(path, group=group), new)
@@ -1106,8 +948,7 @@ def test_any_failing_call_leaves_old_or_new(
         else:
             assert str(path) in str(failure)
             assert ".xzarr3-staged" not in str(failure)
-            notes = " ".join(getattr(failure, "__notes__", []))
-            begun = "xzarr3.recover(store)" in notes
+            begun = "xzarr3.recover(store)" in " ".join(getattr(failure, "__notes__", []))
             if zarr_format != "3-draft" or not begun:  # It has groups without documents, which may be seen.
                 found = open_dataset(path, group=group)
                 assert found.identical(old) or (begun and found.identical(new))
@@ -1118,36 +959,34 @@ def test_any_failing_call_leaves_old_or_new(
             outcomes.append("ended" if begun else "old")
         to_zarr(new, path, **options)
         assert xzarr3.open_group(path, group or "").zarr_format == zarr_format
-        xr.testing.assert_identical(open_dataset(path, group=group), new)
-        xr.testing.assert_identical(open_dataset(path, group=group, consolidated=False), new)
-        if len(made) < n:
+        for consolidated in (None, False):
+            xr.testing.assert_identical(open_dataset(path, group=group, consolidated=consolidated), new)
+        if not failed:
             break
     assert set(outcomes) == {"old", "ended", "new"}
 
 
-def test_an_array_whose_replacement_was_killed_can_be_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for separator in ("/", "."):
-        path = tmp_path / f"a{ord(separator)}"
-        encoding = {"name": "default", "configuration": {"separator": separator}}
-        xzarr3.create_array(path, data=np.arange(4), chunks=2, chunk_key_encoding=encoding)
-        with monkeypatch.context() as patch:
-            _fail_renames(patch, 2, "killed")  # The first one says that the write ends.
-            with pytest.raises(xzarr3.StoreError, match="killed") as info:
-                to_zarr(small(), path, mode="w")
-        assert "xzarr3.recover(store)" in str(info.value.__notes__)
-        assert not (path / "zarr.json").exists()
-        (path / "c.99x").write_text("mine")
+@pytest.mark.parametrize("separator", ["/", "."])
+def test_an_array_whose_replacement_was_killed_can_be_replaced(tmp_path: Path, separator: str) -> None:
+    path, rename = tmp_path / "a", os.rename
+    encoding = {"name": "default", "configuration": {"separator": separator}}
+    xzarr3.create_array(path, data=np.arange(4), chunks=2, chunk_key_encoding=encoding)
+    works = [rename, rename]  # The first one says that the write ends.
+    killed = mock.patch("os.rename", lambda *given, **folders: works.pop()(*given, **folders))
+    with killed, pytest.raises(IndexError) as info:
         to_zarr(small(), path, mode="w")
-        assert (path / "c.99x").read_text() == "mine"
-        xr.testing.assert_identical(open_dataset(path), small())
+    assert "xzarr3.recover(store)" in str(info.value.__notes__)
+    assert not (path / "zarr.json").exists()
+    (path / "c.99x").write_text("mine")
+    to_zarr(small(), path, mode="w")
+    assert (path / "c.99x").read_text() == "mine"
+    xr.testing.assert_identical(open_dataset(path), small())
 
 
 def test_what_killed_writes_left_is_removed_a_day_later(tmp_path: Path) -> None:
-    def leave(name: str, *files: str, days: float) -> Path:
+    def leave(name: str, *files: str, days: float = 1.1) -> Path:
         top = tmp_path / f".xzarr3-staged-{name}"
-        for file in files:
+        for file in files or ("new/a/c/0",):
             (top / file).parent.mkdir(parents=True, exist_ok=True)
             (top / file).write_bytes(b"x")
         then = time.time() - days * 86400
@@ -1156,48 +995,39 @@ def test_what_killed_writes_left_is_removed_a_day_later(tmp_path: Path) -> None:
         return top
 
     to_zarr(small(), tmp_path)
-    fresh = leave("fresh", "new/a/c/0", days=0.9)
-    gone = leave("gone", "new/a/c/0", days=1.1)
-    running = leave("running", "new/a/c/0", days=1.1)
+    fresh, gone, running = leave("fresh", days=0.9), leave("gone"), leave("running")
     os.utime(running / "new" / "a" / "c")
-    old = leave("old", "old/g/zarr.json", "new/g/zarr.json", days=1.1)
+    old = leave("old", "old/g/zarr.json", "new/g/zarr.json")
     to_zarr(small(), tmp_path, group="h")
     assert [path.exists() for path in (fresh, gone, running, old)] == [True, False, True, True]
     xr.testing.assert_identical(theirs(tmp_path, consolidated=False), small())
-    to_zarr(small(), tmp_path, group="gg", mode="w")
-    to_zarr(small(), tmp_path, group="g", mode="w")
-    assert [path.exists() for path in (fresh, running, old)] == [True, True, True], (
-        "nothing tells what old is"
-    )
+    for group in ("gg", "g"):
+        to_zarr(small(), tmp_path, group=group, mode="w")
+    assert all(path.exists() for path in (fresh, running, old)), "nothing tells what old is"
 
 
-def test_what_cannot_be_replaced_is_seen_before_anything_is_computed(tmp_path: Path) -> None:
-    def never(block: Any) -> Any:
-        raise AssertionError("computed")
-
+@pytest.mark.parametrize("compute", [True, False])
+def test_what_cannot_be_replaced_is_seen_before_anything_is_computed(tmp_path: Path, compute: bool) -> None:
+    never = mock.Mock(side_effect=AssertionError("computed"))
     to_zarr(small(), tmp_path)
     (tmp_path / "b" / "c").mkdir(parents=True)
     (tmp_path / "b" / "c" / "notes.txt").write_text("mine")
     dataset = small().chunk(x=2)
-    dataset["b"] = dataset["a"].copy(
-        data=dataset["a"].data.map_blocks(never, dtype="f8", meta=np.empty((0, 0)))
-    )
-    for compute in (True, False):
-        with pytest.raises(
-            xzarr3.NodeExistsError, match=r"no part of a Zarr hierarchy.*'b'; nothing was repl"
-        ):
-            to_zarr(dataset, tmp_path, mode="w", compute=compute)
+    values = dataset["a"].data.map_blocks(never, dtype="f8", meta=np.empty((0, 0)), name="never")
+    dataset["b"] = dataset["a"].copy(data=values)
+    with pytest.raises(xzarr3.NodeExistsError, match=r"no part of a Zarr hierarchy.*'b'; nothing was repl"):
+        to_zarr(dataset, tmp_path, mode="w", compute=compute)
     assert sorted(os.listdir(tmp_path)) == ["a", "b", "x", "zarr.json"]
     assert (tmp_path / "b" / "c" / "notes.txt").read_text() == "mine"
     xr.testing.assert_identical(open_dataset(tmp_path), small())
 
 
-def test_a_file_is_in_the_way(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["w", "w-"])
+def test_a_file_is_in_the_way(tmp_path: Path, mode: Any) -> None:
     file = tmp_path / "a.nc"
     file.write_bytes(b"CDF")
-    for mode in ("w", "w-"):
-        for path, group in ((file, None), (file / "b", "c"), (tmp_path, "a.nc"), (tmp_path, "a.nc/b")):
-            with pytest.raises(xzarr3.StoreError, match=r"a\.nc' is a file, not a directory"):
-                to_zarr(small(), path, group=group, mode=mode)
+    for path, group in ((file, None), (file / "b", "c"), (tmp_path, "a.nc"), (tmp_path, "a.nc/b")):
+        with pytest.raises(xzarr3.StoreError, match=r"a\.nc' is a file, not a directory"):
+            to_zarr(small(), path, group=group, mode=mode)
     assert file.read_bytes() == b"CDF"
     assert os.listdir(tmp_path) == ["a.nc"]
