@@ -792,6 +792,7 @@ REFUSED: dict[str, tuple[xr.Dataset, dict[str, Any], type[Exception], str]] = {
         small(), {"write_empty_chunks": True, **_of_a(write_empty_chunks=False)}, ValueError,
         "write_empty_chunks",
     ),
+    "compute": (small(), {"compute": "template"}, TypeError, "compute='template'; accepted: True, False"),
     "mode x": (small(), {"mode": "x"}, ValueError, "mode='x'.*'w', 'w-'"),
     "format 4": (small(), {"zarr_format": 4}, ValueError, "zarr_format.*4.*3, 2, '3-draft'"),
     "storage options": (small(), {"storage_options": {"a": 1}}, TypeError, "storage_options"),
