@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 import xarray as xr
-from _xarray_corpus import written_alike
-from _xarray_datasets import in_format
+from _xarray_datasets import in_format, written_alike
 from xarray.conventions import SerializationWarning
 
 import xzarr3
@@ -70,6 +69,11 @@ def check_same(found: xr.Dataset, expected: xr.Dataset) -> None:
         assert found[name].dtype == variable.dtype, name
         assert isinstance(found[name].variable, type(variable)), name
         assert (found[name].chunks is None) == (variable.chunks is None), name
+        if not found[name].encoding.get("shards"):  # What is opened in whole shards can be saved again.
+            assert found[name].chunks == variable.chunks, name
+        if variable.chunks is not None:
+            metas = (each.variable.data._meta for each in (found[name], expected[name]))
+            assert len({(type(meta), meta.dtype, meta.shape) for meta in metas}) == 1, name
     found, expected = found.load(), expected.load()  # xarray cannot compare records in dask arrays.
     xr.testing.assert_identical(found, expected)
     for name, variable in expected.variables.items():

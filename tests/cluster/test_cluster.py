@@ -16,7 +16,7 @@ import pytest
 import xarray as xr
 from _conformance import contents
 from _engines import theirs
-from _xarray_corpus import CORPUS, TEXTS
+from _xarray_datasets import CORPUS, TEXTS
 from distributed import Client
 
 import xzarr3

@@ -22,8 +22,7 @@ import zarr.storage
 from _conformance import run_threads
 from _things import without_addresses
 from _waiting import Count, WaitingStore
-from _xarray_corpus import CORPUS
-from _xarray_datasets import in_format
+from _xarray_datasets import CORPUS, in_format
 
 import xzarr3
 import xzarr3.xarray

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from _conformance import contents
 
 import xzarr3
 from xzarr3.errors import MetadataError, UnknownExtensionError
@@ -25,26 +26,20 @@ def data() -> xr.Dataset:
     attrs = {"long_name": "a rate", "units": "hours since 2000-01-01"}
     return xr.Dataset(
         {"good": (("time", "x"), values), "bad": (("time", "x"), values, attrs)},
-        {
-            "time": np.arange(4),
-            "x": np.arange(5.0),
-            "lat": ("x", np.arange(5.0)),
-            "lon": ("x", np.arange(5.0)),
-        },
+        {"time": np.arange(4), **{name: ("x", np.arange(5.0)) for name in ("x", "lat", "lon")}},
     )
 
 
-def stored(zarr_format: Any = 3, **options: Any) -> xzarr3.MemoryStore:
+def stored(*changes: tuple[str, Callable[[Any], object]], zarr_format: Any = 3) -> xzarr3.MemoryStore:
+    """The data, and what is changed in the document of an array."""
     store = xzarr3.MemoryStore()
-    xzarr3.to_zarr(data(), store, zarr_format=zarr_format, consolidated=False, **options)
+    xzarr3.to_zarr(data(), store, zarr_format=zarr_format, consolidated=False)
+    for name, change in changes:
+        key = DOCUMENTS[zarr_format].format(name)
+        document = json.loads(bytes(store.get(key) or b""))
+        change(document)
+        store.set(key, json.dumps(document).encode())
     return store
-
-
-def edit(store: xzarr3.MemoryStore, name: str, change: Callable[[Any], object], zarr_format: Any = 3) -> None:
-    key = DOCUMENTS[zarr_format].format(name)
-    document = json.loads(bytes(store.get(key) or b""))
-    change(document)
-    store.set(key, json.dumps(document).encode())
 
 
 def of_unknown_codec(document: dict[str, Any]) -> None:
@@ -64,9 +59,9 @@ def opened(store: object, **options: Any) -> xr.Dataset:
 @FORMATS
 @CHUNKS
 def test_open_dataset_beside_an_unknown_codec(zarr_format: Any, chunks: Any) -> None:
-    store = stored(zarr_format)
-    edit(store, "bad", of_unknown_codec, zarr_format)
+    store = stored(("bad", of_unknown_codec), zarr_format=zarr_format)
     found = opened(store, chunks=chunks)
+    assert found.xzarr3.explain().requests == found.drop_vars("bad").xzarr3.explain().requests
     bad = found["bad"]
     assert (bad.dims, bad.shape, bad.dtype, bad.attrs["long_name"]) == (("time", "x"), (4, 5), "f8", "a rate")
     assert "unreadable: unknown codec" in repr(found)
@@ -88,8 +83,7 @@ def test_open_dataset_beside_an_unknown_codec(zarr_format: Any, chunks: Any) -> 
 
 @FORMATS
 def test_open_dataset_on_unreadable_raise(zarr_format: Any) -> None:
-    store = stored(zarr_format)
-    edit(store, "bad", of_unknown_codec, zarr_format)
+    store = stored(("bad", of_unknown_codec), zarr_format=zarr_format)
     with pytest.raises(UnknownExtensionError, match=r"drop_variables=\['bad'\]"):
         xzarr3.open_dataset(store, on_unreadable="raise")
     with pytest.raises(ValueError, match="accepted: 'keep', 'raise'"):
@@ -97,13 +91,13 @@ def test_open_dataset_on_unreadable_raise(zarr_format: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert xzarr3.open_dataset(store, drop_variables="bad").xzarr3.unreadable == {}
+    found = opened(store, keep_variables=["bad"])
+    assert ({*found.variables}, found["bad"].shape) == ({"bad"}, (4, 5))
 
 
 def test_open_dataset_with_unreadable_coordinates() -> None:
-    store = stored()
-    edit(store, "lat", of_unknown_codec)
-    edit(store, "time", lambda document: document.update(data_type="decimal"))
-    found = opened(store)
+    decimal = lambda document: document.update(data_type="decimal")  # noqa: E731
+    found = opened(stored(("lat", of_unknown_codec), ("time", decimal)))
     assert {"lat", "lon"} <= set(found.coords)
     assert found["lat"].dtype == np.dtype("f8")
     assert "time" not in found.variables, "xarray would read the coordinate of a dimension for its index"
@@ -111,23 +105,43 @@ def test_open_dataset_with_unreadable_coordinates() -> None:
     np.testing.assert_array_equal(found["good"], data()["good"])
 
 
-CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
-    "no dimension names": lambda document: document.pop("dimension_names"),
-    "another length": lambda document: document.update(shape=[4, 6]),
-    "a negative length": lambda document: document.update(shape=[4, -1]),
-    "no shape": lambda document: document.update(shape="many"),
-    "names that are none": lambda document: document.update(dimension_names=["time", 5]),
+ROT13 = {"codecs": [{"name": "rot13"}]}
+LEFT_OUT: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "no dimension names": ({"dimension_names": None}, KeyError, "'/bad', field 'dimension_names'"),
+    "names that are none": ({"dimension_names": ["time", 5]}, MetadataError, "'/bad'"),
+    "another length": ({"shape": [4, 6], **ROT13}, UnknownExtensionError, "'/bad'.*rot13"),
+    "nameless": ({"dimension_names": None, **ROT13}, UnknownExtensionError, "'/bad'.*rot13"),
+    "a negative length": ({"shape": [4, -1]}, MetadataError, "'/bad'"),
+    "a length of text": ({"shape": [3, "4"]}, MetadataError, r"'/bad', field 'shape\[1\]'"),
+    "no shape": ({"shape": "many"}, MetadataError, "'/bad'"),
+    "data type": ({"data_type": "decimal"}, UnknownExtensionError, "'/bad'.*data_type.*decimal"),
+    "grid": ({"chunk_grid": {"name": "hexagonal"}}, UnknownExtensionError, "'/bad'.*chunk_grid"),
+    "fill value": ({"attributes": {"_FillValue": "x"}}, MetadataError, r"attributes\._FillValue.*'x'"),
 }
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_open_dataset_leaves_out_what_is_no_variable(change: Callable[[dict[str, Any]], object]) -> None:
-    store = stored()
-    edit(store, "bad", lambda document: (of_unknown_codec(document), change(document)))
-    found = opened(store)
-    assert "bad" not in found
-    assert {*found.xzarr3.unreadable} == {"bad"}
-    np.testing.assert_array_equal(found["good"], data()["good"])
+@pytest.mark.parametrize("consolidated", [True, False])
+@pytest.mark.parametrize("case", LEFT_OUT)
+def test_open_dataset_names_what_is_no_variable_and_leaves_it_out(case: str, consolidated: bool) -> None:
+    change, error, message = LEFT_OUT[case]
+    store = stored(("bad", lambda document: document.update(change)))
+    if consolidated:
+        names = [key.partition("/")[0] for key in store.list() if key.endswith("/zarr.json")]
+        held = {name: json.loads(bytes(store.get(f"{name}/zarr.json") or b"")) for name in names}
+        document = json.loads(bytes(store.get("zarr.json") or b""))
+        document["consolidated_metadata"] = {"kind": "inline", "must_understand": False, "metadata": held}
+        store.set("zarr.json", json.dumps(document).encode())
+    with pytest.raises(error, match=message) as caught:
+        xzarr3.open_dataset(store, on_unreadable="raise")
+    if error is not KeyError:  # An array without names of dimensions can be read, but is no variable.
+        assert "pass drop_variables=['bad']" in str(caught.value)
+        found = opened(store)
+        assert ({*found.xzarr3.unreadable}, "bad" in found) == (
+            {"bad"},
+            case in ("data type", "grid", "fill value"),
+        )
+        np.testing.assert_array_equal(found["good"], data()["good"])
+    xr.testing.assert_identical(xzarr3.open_dataset(store, drop_variables="bad"), data().drop_vars("bad"))
 
 
 @pytest.mark.parametrize("text", [b"{", b"[]", b"\xff", b""])
@@ -135,30 +149,19 @@ def test_open_dataset_beside_a_broken_document(text: bytes) -> None:
     store = stored()
     store.set("bad/zarr.json", text)
     assert {*opened(store).xzarr3.unreadable} == {"bad"}
-    with pytest.raises(MetadataError):
-        xzarr3.open_datatree(store)  # it may be a group with data below it
-
-
-def test_open_dataset_keep_variables_of_unreadable_ones() -> None:
-    store = stored()
-    edit(store, "bad", of_unknown_codec)
-    found = opened(store, keep_variables=["bad"])
-    assert ({*found.variables}, found["bad"].shape) == ({"bad"}, (4, 5))
+    for open_it, options in ((xzarr3.open_dataset, {"on_unreadable": "raise"}), (xzarr3.open_datatree, {})):
+        with pytest.raises(MetadataError, match=r"'/bad'.*pass drop_variables=\['bad'\]"):
+            open_it(store, **options)  # it may be a group with data below it
+        assert "good" in open_it(store, drop_variables=["bad"])
 
 
 def test_open_datatree_with_unreadable_variables() -> None:
     store = xzarr3.MemoryStore()
-    xzarr3.to_zarr(xr.DataTree.from_dict({"/": data(), "/below": data()}), store, consolidated=False)
-    edit(store, "below/bad", of_unknown_codec)
+    xzarr3.to_zarr(data(), store, consolidated=False)
+    for key, value in contents(stored(("bad", of_unknown_codec))).items():
+        store.set(f"below/{key}", value)
     with pytest.warns(UserWarning, match="'bad' cannot be read"):
         tree = xzarr3.open_datatree(store)
     assert {*tree.xzarr3.unreadable} == {"below/bad"}
     np.testing.assert_array_equal(tree["good"], data()["good"])
     assert tree["bad"].load().dtype.kind == "M"
-
-
-def test_explain_of_unreadable_variables() -> None:
-    store = stored()
-    edit(store, "bad", of_unknown_codec)
-    found = opened(store)
-    assert found.xzarr3.explain().requests == found.drop_vars("bad").xzarr3.explain().requests

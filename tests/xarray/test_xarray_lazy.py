@@ -22,7 +22,7 @@ from _engines import QUIET, Stores, ours, theirs
 from _recording import recording
 from _slow import slow
 from _waiting import WaitingStore
-from _xarray_corpus import CORPUS, TEXTS
+from _xarray_datasets import CORPUS, TEXTS
 from dask.utils import key_split
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st

@@ -25,8 +25,7 @@ from _engines import FORMATS, QUIET, NotingStore, contents, document, theirs, wr
 from _killed import end_at_change
 from _slow import covering, slow
 from _things import Thing
-from _xarray_corpus import CORPUS, TEXTS, written_alike
-from _xarray_datasets import in_format
+from _xarray_datasets import CORPUS, DATASETS, TEXTS, in_format, written_alike
 from numcodecs import get_codec
 from xarray.conventions import SerializationWarning
 
@@ -57,12 +56,15 @@ def small() -> xr.Dataset:
 
 
 @pytest.mark.parametrize("zarr_format", [3, 2])
-@pytest.mark.parametrize("name", EVERYTHING)
+@pytest.mark.parametrize("name", DATASETS)
 def test_documents_say_what_those_of_the_zarr_engine_say(tmp_path: Path, name: str, zarr_format: Any) -> None:
     if not written_alike(name, zarr_format):
         pytest.skip("zarr-python writes structs in another form")
     dataset = in_format(name, zarr_format)
-    for writer in ("xzarr3-dask" if name in CORPUS else "xzarr3", "zarr"):
+    dataset.encoding.pop("unlimited_dims", None)  # Along such a dimension there is room for more.
+    if name == "texts" and zarr_format == 2:
+        dataset = dataset.drop_vars("strings")  # Of text of any length, xarray makes text of a fixed one.
+    for writer in ("xzarr3" if name in TEXTS else "xzarr3-dask", "zarr"):
         write(dataset, tmp_path / writer[:5], writer, zarr_format=zarr_format, consolidated=True)
     held = document(tmp_path / "xzarr", last="zarr.json" if zarr_format == 3 else ".zmetadata")
     if zarr_format == 3:
