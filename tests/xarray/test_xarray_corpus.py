@@ -194,7 +194,7 @@ def test_either_appends_to_what_the_other_has_written(
     more = {"more": (dim, np.ones(whole.sizes[dim], "i2"), {"units": "1"})}
     write(xr.Dataset(more), tmp_path / "a", second, mode="a")
     below = xr.Dataset({"v": ("x", np.arange(11))})
-    write(below, tmp_path / "a", second, group="below/it", mode="a")
+    write(below, tmp_path / "a", second, group="below/it", mode="a", zarr_format=zarr_format)
     write(whole, tmp_path / "b", "zarr", zarr_format=zarr_format)
     expected = theirs(tmp_path / "b").load().assign(more)
     for options in ({}, {"consolidated": False}):
