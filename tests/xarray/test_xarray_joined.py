@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import dask
 import dask.array as da
@@ -44,21 +45,30 @@ def day(at: int, **changes: Any) -> xr.Dataset:
     return ds.assign(**changes)
 
 
-def stores_of(datasets: Sequence[xr.Dataset], encoding: Any = None, **options: Any) -> list[MemoryStore]:
+def stores_of(
+    datasets: Sequence[xr.Dataset], encoding: Any = None, make: Any = MemoryStore, **options: Any
+) -> list[Any]:
     """Each dataset in a store of its own; ``encoding`` may be a list, one for each."""
-    stores = [MemoryStore() for _ in datasets]
-    for at, (ds, store) in enumerate(zip(datasets, stores, strict=True)):
-        xzarr3.to_zarr(
-            ds, store, encoding=encoding[at] if isinstance(encoding, list) else encoding, **options
-        )
+    stores = [make() for _ in datasets]
+    encodings = encoding if isinstance(encoding, list) else [encoding] * len(stores)
+    for ds, store, each in zip(datasets, stores, encodings, strict=True):
+        xzarr3.to_zarr(ds, store, encoding=each, **options)
     return stores
 
 
-def waiting_stores(datasets: Sequence[xr.Dataset]) -> list[WaitingStore]:
-    """Each dataset in a store whose requests take time and are counted."""
-    stores = [WaitingStore(0.001) for _ in datasets]
-    for ds, store in zip(datasets, stores, strict=True):
-        xzarr3.to_zarr(ds, store, encoding={"t2m": {"chunks": ds["t2m"].shape}})
+def paths_of(datasets: Sequence[xr.Dataset], folder: Path, **options: Any) -> list[Path]:
+    """Each dataset in a directory of its own."""
+    paths = [folder / f"{at}.zarr" for at in range(len(datasets))]
+    for ds, path in zip(datasets, paths, strict=True):
+        xzarr3.to_zarr(ds, path, **options)
+    return paths
+
+
+def arrays_of(*given: dict[str, Any]) -> list[MemoryStore]:
+    """Arrays 'v' along 't', each in a store of its own."""
+    stores = [MemoryStore() for _ in given]
+    for store, options in zip(stores, given, strict=True):
+        xzarr3.create_array(store, "v", dimension_names=["t"], **options)
     return stores
 
 
@@ -69,15 +79,11 @@ def asked(stores: Sequence[WaitingStore]) -> Iterator[list[Count]]:
         yield [counting.enter_context(store.counted()) for store in stores]
 
 
-def by_xarray(stores: Sequence[Any], dim: str = "time") -> xr.Dataset:
+def by_xarray(stores: Sequence[Any], dim: str = "time") -> Any:
     """What xarray makes of the same stores, in memory."""
     parts = [xzarr3.open_dataset(store).load() for store in stores]
-    found = xr.concat(
-        parts, dim, data_vars="minimal", coords="minimal", compat="override", combine_attrs="override",
-        join="override",
-    )  # fmt: skip
-    assert isinstance(found, xr.Dataset)
-    return found
+    options: dict[str, Any] = dict.fromkeys(("compat", "combine_attrs", "join"), "override")
+    return xr.concat(parts, dim, data_vars="minimal", coords="minimal", **options)
 
 
 ENCODINGS: list[dict[str, Any]] = [
@@ -90,17 +96,18 @@ ENCODINGS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("chunks", [None, {}, "grouped", {"time": 6}], ids=str)
 def test_open_mfdataset_gives_what_xarray_gives(chunks: Any) -> None:
     stores = stores_of([day(at) for at in range(3)], ENCODINGS)
+    for store in stores:
+        xzarr3.to_zarr(day(0), store, group="below")
     found = xzarr3.open_mfdataset(stores, concat_dim="time", chunks=chunks)
+    if chunks == {}:
+        assert found["t2m"].chunks[0] == (2, 2, 1, 1, 1, 1, 2, 2)
     expected = by_xarray(stores)
-    xr.testing.assert_identical(found.load(), expected)
-    xr.testing.assert_identical(xzarr3.open_mfdataset(stores[::-1], chunks=chunks).load(), expected)
-
-
-def test_blocks_end_where_stores_end() -> None:
-    stores = stores_of([day(at) for at in range(3)], {"t2m": {"chunks": (3, 3, 5)}})
-    found = xzarr3.open_mfdataset(stores, concat_dim="time", chunks={})
-    assert found["t2m"].chunks is not None
-    assert found["t2m"].chunks[0] == (3, 1) * 3
+    target = xzarr3.to_zarr(found, MemoryStore(), zarr_format=2).store
+    for each in (found, xzarr3.open_mfdataset(stores[::-1], chunks=chunks), xzarr3.open_dataset(target)):
+        xr.testing.assert_equal(each.load(), expected)
+    xr.testing.assert_identical(found, expected)
+    joined = xzarr3.concat(stores, "time")
+    xr.testing.assert_identical(xzarr3.open_datatree(joined).to_dataset().load(), expected)
 
 
 def packed(scale: float, fill: int | None, dtype: str = "int16") -> dict[str, Any]:
@@ -124,6 +131,38 @@ def times(since: str, unit: str = "hours", dtype: str = "int32") -> dict[str, An
     return {"time": {"units": f"{unit} since {since}", "dtype": dtype}}
 
 
+def text(dtype: Any, **options: Any) -> dict[str, Any]:
+    return {"data": np.array(["", "a", "bc"]).astype(dtype), "zarr_format": 2, **options}
+
+
+def bits(dtype: str, **attributes: Any) -> dict[str, Any]:
+    return {"data": np.array([1, 5, 200], "uint8").astype(dtype), "attributes": attributes}
+
+
+def counted(dtype: str, unit: str, *values: int) -> dict[str, Any]:
+    attributes = {"units": f"{unit} since 2000-01-01", "missing_value": -1}
+    return {"data": np.array(values, dtype), "attributes": attributes}
+
+
+ARRAYS: dict[str, list[dict[str, Any]]] = {
+    "bits as unsigned": [bits("int8", _Unsigned="true"), bits("int16", _Unsigned="true")],
+    "bits as signed": [bits("uint8", _Unsigned="false"), bits("uint16", _Unsigned="false")],
+    "bits with a mark": [bits(each, _Unsigned="true", missing_value=5) for each in ("uint16", "int16")],
+    **{f"missing text as {each}": [text(each)] * 2 for each in ("S2", "U2", np.dtypes.StringDType())},
+    "missing times": [counted("i4", "days", 1, 2), counted("i4", "hours", -1, -1)],
+    "missing times as floats": [counted("f8", "days", 1, 2), counted("f8", "hours", -1, -1)],
+}
+
+
+@pytest.mark.parametrize("case", ARRAYS)
+def test_elements_are_decoded_by_the_attributes_of_each_array(case: str) -> None:
+    stores = arrays_of(*ARRAYS[case])
+    found = xzarr3.open_mfdataset(stores, concat_dim="t", chunks=None)["v"]
+    expected = by_xarray(stores, "t")["v"]
+    np.testing.assert_array_equal(found.isnull(), expected.isnull())
+    np.testing.assert_array_equal(found.dropna("t"), expected.dropna("t"))
+
+
 ENCODED: dict[str, tuple[Any, list[Any]]] = {
     "alike": (with_gaps, [packed(0.01, -999)] * 2),
     "other scale": (with_gaps, [packed(0.01, -999), packed(0.02, -999)]),
@@ -143,59 +182,12 @@ def test_values_are_decoded_by_the_encoding_of_each_store(case: str) -> None:
     make, encodings = ENCODED[case]
     stores = []
     for at, encoding in enumerate(encodings):
-        options = encoding if "zarr_format" in encoding else {"encoding": encoding}
-        stores += stores_of([make(at)], **options)
+        stores += stores_of([make(at)], **(encoding if "zarr_format" in encoding else {"encoding": encoding}))
     found, expected = xzarr3.open_mfdataset(stores[::-1]), by_xarray(stores)
     assert found["t2m"].dtype == expected["t2m"].dtype
     for name in expected.variables:
         np.testing.assert_array_equal(found[name].values, expected[name].values)
     np.testing.assert_array_equal(found["t2m"][3:6, 1].values, expected["t2m"][3:6, 1].values)
-
-
-@pytest.mark.parametrize(
-    ("dtypes", "attributes"),
-    [
-        (["int8", "int16"], {"_Unsigned": "true"}),
-        (["uint8", "uint16"], {"_Unsigned": "false"}),
-        (["uint16", "int16"], {"_Unsigned": "true", "missing_value": 5}),
-    ],
-    ids=str,
-)
-def test_bits_that_are_read_as_another_sign_keep_their_meaning_in_a_wider_type(
-    dtypes: list[str], attributes: Any
-) -> None:
-    data = [np.array([1, 5, 200], "uint8").astype(dtype) for dtype in dtypes]
-    stores = [MemoryStore() for _ in data]
-    for store, each in zip(stores, data, strict=True):
-        xzarr3.create_array(store, "v", data=each, dimension_names=["t"], attributes=attributes)
-    found = xzarr3.open_mfdataset(stores, concat_dim="t", chunks=None)["v"].values
-    np.testing.assert_array_equal(found, by_xarray(stores, "t")["v"].values)
-
-
-@pytest.mark.parametrize("dtype", ["S2", "U2", np.dtypes.StringDType()], ids=str)
-def test_missing_text_of_version_2_is_missing(dtype: Any) -> None:
-    stores = [MemoryStore(), MemoryStore()]
-    data = np.array(["", "a", "bc"]).astype(dtype)
-    for store in stores:
-        xzarr3.create_array(store, "v", data=data, dimension_names=["t"], zarr_format=2)
-    found = xzarr3.open_mfdataset(stores, concat_dim="t", chunks=None)["v"].values
-    assert [value == value for value in found] == [False, True, True] * 2
-    stores[1] = MemoryStore()
-    xzarr3.create_array(stores[1], "v", data=data, dimension_names=["t"])
-    with pytest.raises(ArgumentError, match=r"'v' cannot be joined: .* has _FillValue .* has no _FillValue"):
-        xzarr3.concat(stores, "t")
-
-
-@pytest.mark.parametrize("dtype", ["i4", "f8"])
-def test_times_that_are_all_missing_in_one_store(dtype: str) -> None:
-    stores = [MemoryStore(), MemoryStore()]
-    for store, unit, values in zip(stores, ("days", "hours"), ([1, 2], [-1, -1]), strict=True):
-        attributes = {"units": f"{unit} since 2000-01-01", "missing_value": -1}
-        data = np.array(values, dtype)
-        xzarr3.create_array(store, "v", data=data, dimension_names=["t"], attributes=attributes)
-    found = xzarr3.open_mfdataset(stores, concat_dim="t", chunks=None)["v"]
-    assert [str(value)[:10] for value in found.values[:2]] == ["2000-01-02", "2000-01-03"]
-    assert found.isnull().values.tolist() == [False, False, True, True]
 
 
 @pytest.mark.parametrize("dtype", ["int64", "int16", "uint32"])
@@ -207,27 +199,22 @@ def test_whole_times_get_other_units_as_xarray_decodes_and_encodes_them(
     monkeypatch: pytest.MonkeyPatch, units: str, calendar: str, dtype: str
 ) -> None:
     values = np.array([[0, 1, 1000], [7, 30_000, 2]], dtype)
-    target = {
-        "units": f"microseconds since {'1850' if 'hours' in units else '2000'}-01-01",
-        "calendar": calendar,
-    }
-    change = Retimed("time", "a store", {"units": units, "calendar": calendar}, target, "int64")
+    finer = f"microseconds since {'1850' if 'hours' in units else '2000'}-01-01"
+    one, other = ({"units": each, "calendar": calendar} for each in (units, finer))
+    change = Retimed("time", "a store", one, other, "int64")
     found = change(values)
     monkeypatch.setattr(Retimed, "_counted", lambda *_: None)
     np.testing.assert_array_equal(found, change(values))
     assert found.dtype == "int64"
 
 
-def test_the_dates_of_many_stores_are_decoded_once_for_each_of_their_units(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stores, decoded = stores_of([day(at) for at in range(9)]), list[Any]()
-    monkeypatch.setattr(
-        alike, "decoded_by", lambda *args, **_: decoded.append(args) or exact.decoded_by(*args)
-    )
+def test_the_dates_of_many_stores_are_decoded_once_for_each_of_their_units() -> None:
+    stores = stores_of([day(at) for at in range(9)])
     alike._clock.cache_clear()
-    xzarr3.open_mfdataset(stores)
-    assert len(decoded) == len({str(args[0]["units"]) for args in decoded}) == 9
+    with mock.patch.object(alike, "decoded_by", side_effect=exact.decoded_by) as decoded:
+        xzarr3.open_mfdataset(stores)
+    units = [str(call.args[0]["units"]) for call in decoded.call_args_list]
+    assert len(units) == len(set(units)) == 9
 
 
 def cftime_day(at: int, calendar: str) -> xr.Dataset:
@@ -236,14 +223,13 @@ def cftime_day(at: int, calendar: str) -> xr.Dataset:
 
 
 def test_times_of_other_calendars() -> None:
-    same = stores_of([cftime_day(0, "noleap"), cftime_day(1, "noleap")])
-    found = xzarr3.open_mfdataset(same)
+    found = xzarr3.open_mfdataset(stores_of([cftime_day(0, "noleap"), cftime_day(1, "noleap")]))
     assert [str(each)[:10] for each in found["time"].values[:3]] == ["2000-02-27", "2000-02-28", "2000-03-01"]
-    mixed = stores_of([cftime_day(0, "noleap"), cftime_day(1, "360_day")])
-    with pytest.raises(
-        ArgumentError, match=r"'time' cannot be joined.*calendar 'noleap'.*calendar '360_day'"
-    ):
-        xzarr3.open_mfdataset(mixed, concat_dim="time")
+
+
+def in_360_days(ds: xr.Dataset) -> xr.Dataset:
+    times = xr.date_range("2000-01-02", periods=4, freq="6h", calendar="360_day", use_cftime=True)
+    return ds.assign_coords(time=times)
 
 
 @pytest.mark.parametrize(
@@ -258,8 +244,9 @@ def test_times_of_other_calendars() -> None:
         (lambda ds: ds.transpose("time", "x", "y"), r"'t2m' has the dimensions \('time', 'x', 'y'\)"),
         (lambda ds: ds.assign(t2m=ds["t2m"].assign_attrs(units="degC")), r"'t2m' cannot .*'K'.*'degC'"),
         (lambda ds: ds.assign(t2m=ds["t2m"].astype("i8")), r"dtype float32.*int64; no dtype holds"),
+        (in_360_days, r"'time' cannot be joined.*calendar 'standard'.*calendar '360_day'"),
     ],
-    ids=["static", "labels", "scalar", "shape", "lacks", "more", "order", "units", "type"],
+    ids=["static", "labels", "scalar", "shape", "lacks", "more", "order", "units", "type", "calendar"],
 )
 def test_what_does_not_fit_is_refused_by_name_and_both_places(change: Any, message: str) -> None:
     stores = stores_of([day(0), change(day(1))])
@@ -276,15 +263,12 @@ def test_labels_may_decrease_and_differ_by_rounding() -> None:
         assert found.indexes["time"].is_monotonic_decreasing
         np.testing.assert_array_equal(found["y"], [10, 20, 30])
         assert found.sizes["time"] == 12
-
-
-@pytest.mark.parametrize("order", [[0, 0], [1, 0], [0, 2, 1]], ids=str)
-def test_labels_out_of_order_or_twice_are_refused(order: list[int]) -> None:
-    stores = stores_of([day(at) for at in order])
-    with pytest.raises(ArgumentError, match=r"label .* of 'time', the first of .*check_labels=False"):
-        xzarr3.open_mfdataset(stores, concat_dim="time")
-    found = xzarr3.open_mfdataset(stores, concat_dim="time", check_labels=False)
-    assert found.sizes["time"] == 4 * len(order)
+    for order in ([0, 0], [1, 0], [0, 2, 1]):
+        stores = stores_of([day(at) for at in order])
+        with pytest.raises(ArgumentError, match=r"label .* of 'time', the first of .*check_labels=False"):
+            xzarr3.open_mfdataset(stores, concat_dim="time")
+        found = xzarr3.open_mfdataset(stores, concat_dim="time", check_labels=False)
+        assert found.sizes["time"] == 4 * len(order)
 
 
 @pytest.mark.parametrize(
@@ -315,12 +299,10 @@ def test_a_store_with_one_label_lies_as_the_others_do(labels: list[list[float]],
 
 def test_a_block_of_stores_is_joined_along_all_its_dimensions() -> None:
     whole = xr.concat([day(0), day(1), day(2)], "time", data_vars="minimal")
-    tiles = [
-        whole.isel(time=slice(4 * at, 4 * at + 4), x=part)
-        for at in (2, 0, 1)
-        for part in (slice(3, 5), slice(0, 3))
-    ]
-    stores = stores_of(tiles)
+    parts = [slice(3, 5), slice(0, 3)]
+    stores = stores_of(
+        [whole.isel(time=slice(4 * at, 4 * at + 4), x=part) for at in (2, 0, 1) for part in parts]
+    )
     xr.testing.assert_identical(xzarr3.open_mfdataset(stores).load(), whole)
     nested = [[stores[3], stores[2]], [stores[5], stores[4]], [stores[1], stores[0]]]
     xr.testing.assert_identical(xzarr3.open_mfdataset(nested, concat_dim=["time", "x"]).load(), whole)
@@ -328,26 +310,14 @@ def test_a_block_of_stores_is_joined_along_all_its_dimensions() -> None:
         xzarr3.open_mfdataset(stores[1:])
 
 
-def test_groups_below_do_not_hinder_joining() -> None:
-    stores = stores_of([day(0), day(1)])
-    for store in stores:
-        xzarr3.to_zarr(day(0), store, group="below")
-    found = xzarr3.open_mfdataset(stores, concat_dim="time", combine="nested")
-    assert found.sizes["time"] == 2 * day(0).sizes["time"]
-
-
 def test_a_new_dimension_stacks_data_and_keeps_coordinates() -> None:
     members = [day(0).assign(t2m=day(at)["t2m"].variable) for at in range(3)]
-    stores = stores_of(members)
-    found = xzarr3.open_mfdataset(stores, concat_dim="member")
+    found = xzarr3.open_mfdataset(stores_of(members), concat_dim="member")
     assert found["t2m"].dims == ("member", "time", "y", "x")
     assert found["area"].dims == ("member", "y", "x")
     assert found["time"].dims == ("time",)
     for at, member in enumerate(members):
         np.testing.assert_array_equal(found["t2m"][at].values, member["t2m"].values)
-
-
-def test_scalar_labels_become_the_coordinate_of_a_new_dimension() -> None:
     datasets = [xr.Dataset({"t": ("x", [at, at + 0.5])}, {"time": at}) for at in range(3)]
     found = xzarr3.open_mfdataset(stores_of(datasets), concat_dim="time", chunks=None)
     assert found["t"].dims == ("time", "x")
@@ -356,22 +326,17 @@ def test_scalar_labels_become_the_coordinate_of_a_new_dimension() -> None:
 
 @pytest.mark.parametrize("chunks", [None, {}], ids=str)
 def test_each_selection_reads_only_its_stores(chunks: Any) -> None:
-    stores = waiting_stores([day(at) for at in range(4)])
-    found = xzarr3.open_mfdataset(stores, concat_dim="time", chunks=chunks)
+    few = [day(at).drop_vars(["area", "crs", "height", "y", "x"]) for at in range(4)]
+    stores = stores_of(few, {"t2m": {"chunks": (4, 3, 5)}}, lambda: WaitingStore(0.001))
+    with asked(stores) as counts:
+        found = xzarr3.open_mfdataset(stores, concat_dim="time", chunks=chunks)
+    assert [count.of("get") for count in counts] == [["zarr.json", "time/c/0"]] * 4
     part = found["t2m"].isel(time=slice(5, 7))
     explained = part.xzarr3.explain()
     assert [explained["t2m"][name] for name in ("reads", "requests")] == [1, 1]
     with asked(stores) as counts:
         part.load()
     assert [sum(key.startswith("t2m/c") for key in count.of("get")) for count in counts] == [0, 1, 0, 0]
-
-
-def test_a_store_is_asked_for_its_document_and_each_coordinate_once() -> None:
-    stores = waiting_stores([day(at).drop_vars(["area", "crs", "height", "y", "x"]) for at in range(5)])
-    with asked(stores) as counts:
-        xzarr3.open_mfdataset(stores, concat_dim="time")
-    for count in counts:
-        assert count.of("get") == ["zarr.json", "time/c/0"]
 
 
 def test_tasks_hold_only_the_arrays_that_they_read() -> None:
@@ -383,13 +348,15 @@ def test_tasks_hold_only_the_arrays_that_they_read() -> None:
 
 
 def test_dask_computes_the_same_in_processes(tmp_path: Path) -> None:
-    for at in range(3):
-        xzarr3.to_zarr(day(at), tmp_path / f"{at}.zarr")
+    paths = paths_of([day(at) for at in range(3)], tmp_path)
     found = xzarr3.open_mfdataset(f"{tmp_path}/*.zarr", chunks={})
-    expected = by_xarray(sorted(tmp_path.glob("*.zarr")))
     with dask.config.set(scheduler="processes"):
         result = found["t2m"].sum("time").compute()
-    np.testing.assert_allclose(result, expected["t2m"].sum("time"), rtol=1e-5)
+    np.testing.assert_allclose(result, by_xarray(paths)["t2m"].sum("time"), rtol=1e-5)
+    paths[1].rename(tmp_path / "gone")
+    np.testing.assert_array_equal(found["t2m"][:4].values, day(0)["t2m"].values)
+    with pytest.raises(xzarr3.Xzarr3Error):  # And no fill value.
+        found["t2m"][3:6].load()
 
 
 def test_joined_arrays_become_dask_arrays() -> None:
@@ -404,25 +371,30 @@ def test_joined_arrays_become_dask_arrays() -> None:
     assert again.chunks == (2,)
 
 
+DOCUMENT: dict[str, Any] = {"xzarr3_joined": 1, "join": "concat", "dim": 0, "sources": [{"store": "a"}]}
+NESTED = '{"join": "concat", "dim": 0, "sources": ['
+
+
 def test_a_document_joins_the_same_stores_again(tmp_path: Path) -> None:
-    for at in range(2):
-        xzarr3.to_zarr(day(at), tmp_path / "data" / f"{at}.zarr")
-    joined = xzarr3.concat(
-        [tmp_path / "data" / f"{at}.zarr" for at in range(2)], "time", drop_variables="crs"
-    )
+    paths = paths_of([day(0), day(1)], tmp_path / "data")
+    joined = xzarr3.concat(paths, "time", drop_variables="crs")
     joined.to_json(tmp_path / "all.json")
     document = json.loads((tmp_path / "all.json").read_text())
     assert document["sources"] == [{"store": "data/0.zarr"}, {"store": "data/1.zarr"}]
     moved = tmp_path.rename(tmp_path.with_name("moved"))
-    expected = by_xarray([moved / "data" / f"{at}.zarr" for at in range(2)]).drop_vars("crs")
+    paths = [moved / path.relative_to(tmp_path) for path in paths]
+    expected = by_xarray(paths).drop_vars("crs")
     assert isinstance(xzarr3.open(moved / "all.json"), xzarr3.JoinedGroup)
     xr.testing.assert_identical(xzarr3.open_dataset(moved / "all.json").load(), expected)
     xr.testing.assert_identical(xr.open_dataset(str(moved / "all.json"), engine="xzarr3").load(), expected)
-    both = xzarr3.concat([xzarr3.open(moved / "data" / f"{at}.zarr", "t2m") for at in range(2)], "time")
-    both.to_json(moved / "t2m.json")
+    xzarr3.concat([xzarr3.open(path, "t2m") for path in paths], "time").to_json(moved / "t2m.json")
     again: Any = xzarr3.open(moved / "t2m.json")
     assert isinstance(again, xzarr3.JoinedArray)
     np.testing.assert_array_equal(again[...], expected["t2m"].values)
+    sources = [{"store": "all.json", "path": "t2m"}, {"store": "data/1.zarr", "path": "t2m"}]
+    (moved / "more.json").write_text(json.dumps({**DOCUMENT, "dim": "time", "sources": sources}))
+    expected = [day(at)["t2m"].values for at in (0, 1, 1)]
+    np.testing.assert_array_equal(xzarr3.open(moved / "more.json")[...], np.concatenate(expected))
 
 
 @pytest.mark.parametrize(
@@ -441,144 +413,98 @@ def test_a_document_joins_the_same_stores_again(tmp_path: Path) -> None:
         ({"more": 1}, "'more'"),
         ({"axis": "0"}, "'axis'"),
         ({"drop_variables": [1]}, "'drop_variables'"),
+        ({"sources": [{"store": "all.json"}]}, "name one another without end"),
+        ('{"xzarr3_joined": 1, ' + NESTED[1:] * 2000 + '{"store": "a"}' + "]}" * 2000, "all.json"),
     ],
 )
 def test_documents_that_are_not_valid_are_refused(tmp_path: Path, document: Any, message: str) -> None:
     if isinstance(document, dict):
-        whole = {"xzarr3_joined": 1, "join": "concat", "dim": "x", "sources": [{"store": "a"}]}
-        document = json.dumps({**whole, **document})
+        document = json.dumps({**DOCUMENT, **document})
     (tmp_path / "all.json").write_text(document)
     with pytest.raises(MetadataError, match=message):
         xzarr3.open(tmp_path / "all.json")
 
 
-def test_a_document_nested_without_end_is_refused(tmp_path: Path) -> None:
-    text = '{"store": "a"}'
-    for _ in range(2000):
-        text = f'{{"join": "concat", "dim": 0, "sources": [{text}]}}'
-    (tmp_path / "all.json").write_text('{"xzarr3_joined": 1, ' + text[1:])
-    with pytest.raises(MetadataError):
-        xzarr3.open(tmp_path / "all.json")
-
-
-def test_documents_that_name_one_another_are_refused(tmp_path: Path) -> None:
-    for one, other in ("ab", "ba"):
-        document = {"xzarr3_joined": 1, "join": "concat", "dim": 0, "sources": [{"store": f"{other}.json"}]}
-        (tmp_path / f"{one}.json").write_text(json.dumps(document))
-    with pytest.raises(MetadataError, match="name one another without end"):
-        xzarr3.open(tmp_path / "a.json")
-
-
-def test_a_document_may_name_an_array_below_another_document(tmp_path: Path) -> None:
-    for at in range(2):
-        xzarr3.to_zarr(day(at), tmp_path / f"{at}.zarr")
-    xzarr3.concat([tmp_path / "0.zarr", tmp_path / "1.zarr"], "time").to_json(tmp_path / "all.json")
-    sources = [{"store": "all.json", "path": "t2m"}, {"store": "1.zarr", "path": "t2m"}]
-    document = {"xzarr3_joined": 1, "join": "concat", "dim": "time", "sources": sources}
-    (tmp_path / "t2m.json").write_text(json.dumps(document))
-    found = xzarr3.open(tmp_path / "t2m.json")
-    np.testing.assert_array_equal(found[...], np.concatenate([day(at)["t2m"].values for at in (0, 1, 1)]))
-
-
-def test_what_has_no_place_is_not_saved(tmp_path: Path) -> None:
-    joined = xzarr3.concat(stores_of([day(0), day(1)]), "time")
-    with pytest.raises(ArgumentError, match="source 0 has no path or URL"):
-        joined.to_json(tmp_path / "all.json")
-    with pytest.raises(ArgumentError, match=r"ends with '\.json'"):
-        joined.to_json(tmp_path / "all.zarr")
-
-
 @pytest.mark.parametrize("zarr_format", [3, 2])
-def test_a_copy_makes_it_real(zarr_format: Any) -> None:
+def test_a_copy_makes_it_real(zarr_format: Any, tmp_path: Path) -> None:
     stores = stores_of([with_gaps(0), with_gaps(1)], [packed(0.01, -999), packed(0.02, -999)])
-    joined = xzarr3.concat(stores, "time")
-    target = MemoryStore()
+    joined, target, expected = xzarr3.concat(stores, "time"), MemoryStore(), by_xarray(stores)
     xzarr3.copy(joined, target, zarr_format=zarr_format, chunks={"time": 8})
     found = xzarr3.open_dataset(target).load()
-    expected = by_xarray(stores)
     assert found["t2m"].encoding["chunks"][0] == 8
     for name in expected.variables:
         np.testing.assert_array_equal(found[name].values, expected[name].values)
     one = xzarr3.copy(joined["t2m"], MemoryStore())
     assert isinstance(one, xzarr3.Array)
     np.testing.assert_array_equal(one[...], expected["t2m"].values)
-    with pytest.raises(ArgumentError, match="cannot be resumed"):
-        xzarr3.copy(joined, MemoryStore(), resume=True)
+    for call, message in (
+        (lambda: xzarr3.copy(joined, MemoryStore(), resume=True), "cannot be resumed"),
+        (lambda: joined.to_json(tmp_path / "all.json"), "source 0 has no path or URL"),
+        (lambda: joined.to_json(tmp_path / "all.zarr"), r"ends with '\.json'"),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            call()
 
 
-def test_a_joined_dataset_is_written_like_any_other() -> None:
-    stores = stores_of([day(0), day(1)], zarr_format=2)
-    target = MemoryStore()
-    xzarr3.to_zarr(xzarr3.open_mfdataset(stores), target, zarr_format=3)
-    xr.testing.assert_equal(xzarr3.open_dataset(target).load(), by_xarray(stores))
+MISTAKES: list[tuple[Any, str]] = [
+    (lambda: xzarr3.concat([], "time"), "no sources"),
+    (lambda: xzarr3.concat("a.zarr", "time"), "not a sequence of stores: str"),  # type: ignore[arg-type]
+    (lambda: xzarr3.concat(stores_of([day(0)]), 0), "dim=0: groups are joined"),
+    (lambda: xzarr3.concat(stores_of([day(0)]), "tiem"), "'tiem' is no dimension .*'time'"),
+    (lambda: xzarr3.stack(stores_of([day(0)]), "time"), "'time' is a dimension of"),
+    (lambda: xzarr3.concat([xzarr3.zeros(3), xzarr3.create_group(MemoryStore())], 0), "an array, .* a group"),
+    (lambda: xzarr3.concat([xzarr3.zeros(3)], 1), "dim=1 is no dimension"),
+    (lambda: xzarr3.stack([xzarr3.zeros(3)], axis=2), "axis=2"),
+    (lambda: xzarr3.concat([xzarr3.zeros((2, 3)), xzarr3.zeros((2, 4))], 0), r"shape \(2, 4\).*\(2, 3\)"),
+    (lambda: xzarr3.concat(arrays_of(text("U2"), text("U2", zarr_format=3)), "t"),
+        r"'v' cannot be joined: .* has _FillValue .* has no _FillValue"),
+    (lambda: xzarr3.open_mfdataset("/nowhere/*.zarr"), "found no store that matches"),
+    (lambda: xzarr3.open_mfdataset(stores_of([day(0)] * 2)), "the same labels along"),
+    (lambda: xzarr3.open_mfdataset([], concat_dim="x", combine="by_coords"), "combine='by_coords' with"),
+    (lambda: xzarr3.open_mfdataset([]), "no stores to open"),
+    (lambda: xzarr3.open_mfdataset(["a"], concat_dim=[]), r"concat_dim=\[\]; accepted: names"),
+    (lambda: xzarr3.open_mfdataset(["a.zarr"], concat_dim=["y", "x"]), "not a list of stores: 'a.zarr'"),
+    (lambda: xzarr3.open_mfdataset([xzarr3.create_group(MemoryStore())], concat_dim=["y", "x"]),
+        "not a list of stores"),
+    (lambda: xzarr3.open_mfdataset([[], []], concat_dim=["y", "x"]), r"not a list of stores: \[\]"),
+    (lambda: xzarr3.stack([xzarr3.zeros(3)], axis=None), "axis=None"),  # type: ignore[arg-type]
+    (lambda: xzarr3.concat([xzarr3.concat([xzarr3.zeros(3)], 0)], 0, path="v"), "path='v' .* is an array"),
+    (lambda: xzarr3.open_mfdataset(stores_of([day(0), day(1)]), use_zarr_fill_value_as_mask=True),
+        "use_zarr_fill_value_as_mask=.* comes too late"),
+    (lambda: xzarr3.open_mfdataset(stores_of([day(0)]), zarr_format=3), "zarr_format=.* comes too late"),
+    (lambda: xzarr3.open_mfdataset(stores_of([day(0)]), concat_dim="time", engine="zarr"),
+        r"open_dataset\(\) has no argument 'engine'"),
+    (lambda: xzarr3.open_mfdataset(
+        stores_of([day(0)], consolidated=False), concat_dim=["time"], consolidated=True
+    ), "holds no consolidated metadata"),
+]  # fmt: skip
 
 
-def group() -> xzarr3.Group:
-    return xzarr3.create_group(MemoryStore())
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: xzarr3.concat([], "time"), "no sources"),
-        (lambda: xzarr3.concat("a.zarr", "time"), "not a sequence of stores: str"),  # type: ignore[arg-type]
-        (lambda: xzarr3.concat(stores_of([day(0)]), 0), "dim=0: groups are joined"),
-        (lambda: xzarr3.concat(stores_of([day(0)]), "tiem"), "'tiem' is no dimension .*'time'"),
-        (lambda: xzarr3.stack(stores_of([day(0)]), "time"), "'time' is a dimension of"),
-        (
-            lambda: xzarr3.concat([xzarr3.zeros(3), xzarr3.create_group(MemoryStore())], 0),
-            "is an array, .* a group",
-        ),
-        (lambda: xzarr3.concat([xzarr3.zeros(3)], 1), "dim=1 is no dimension"),
-        (lambda: xzarr3.stack([xzarr3.zeros(3)], axis=2), "axis=2"),
-        (lambda: xzarr3.concat([xzarr3.zeros((2, 3)), xzarr3.zeros((2, 4))], 0), r"shape \(2, 4\).*\(2, 3\)"),
-        (lambda: xzarr3.open_mfdataset("/nowhere/*.zarr"), "found no store that matches"),
-        (lambda: xzarr3.open_mfdataset(stores_of([day(0)] * 2)), "the same labels along"),
-        (lambda: xzarr3.open_mfdataset([], concat_dim="x", combine="by_coords"), "combine='by_coords' with"),
-        (lambda: xzarr3.open_mfdataset([]), "no stores to open"),
-        (lambda: xzarr3.open_mfdataset(["a"], concat_dim=[]), r"concat_dim=\[\]; accepted: names"),
-        (lambda: xzarr3.open_mfdataset(["a.zarr"], concat_dim=["y", "x"]), "not a list of stores: 'a.zarr'"),
-        (lambda: xzarr3.open_mfdataset([group()], concat_dim=["y", "x"]), "not a list of stores"),
-        (lambda: xzarr3.open_mfdataset([[], []], concat_dim=["y", "x"]), r"not a list of stores: \[\]"),
-        (lambda: xzarr3.stack([xzarr3.zeros(3)], axis=None), "axis=None"),  # type: ignore[arg-type]
-        (
-            lambda: xzarr3.concat([xzarr3.concat([xzarr3.zeros(3)], 0)], 0, path="v"),
-            "path='v' in .* which is an array",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("call", "message"), MISTAKES)
 def test_mistakes_are_told(call: Any, message: str) -> None:
-    with pytest.raises((ArgumentError, TypeError), match=message):
+    with pytest.raises((ArgumentError, MetadataError, TypeError), match=message):
         call()
 
 
-def test_a_store_that_vanishes_is_an_error_and_no_fill_value(tmp_path: Path) -> None:
-    for at in range(2):
-        xzarr3.to_zarr(day(at), tmp_path / f"{at}.zarr")
-    found = xzarr3.open_mfdataset(f"{tmp_path}/*.zarr", chunks=None)
-    (tmp_path / "1.zarr").rename(tmp_path / "gone")
-    np.testing.assert_array_equal(found["t2m"][:4].values, day(0)["t2m"].values)
-    with pytest.raises(xzarr3.Xzarr3Error):
-        found["t2m"][3:6].load()
+def test_stores_may_be_opened_without_consolidated_metadata() -> None:
+    stores = stores_of([day(0), day(1)], consolidated=False)
+    assert xzarr3.open_mfdataset(stores, consolidated=False).sizes["time"] == 8
 
 
 def test_a_variable_that_was_encoded_anew_is_an_error(tmp_path: Path) -> None:
-    for at in range(2):
-        xzarr3.to_zarr(with_gaps(at), tmp_path / f"{at}.zarr", encoding=packed(0.01, -999))
+    paths = paths_of([with_gaps(0), with_gaps(1)], tmp_path, encoding=packed(0.01, -999))
     found = xzarr3.open_mfdataset(f"{tmp_path}/*.zarr", chunks=None)
-    xzarr3.open(tmp_path / "1.zarr", "t2m", mode="r+").attrs["scale_factor"] = 0.5
+    xzarr3.open(paths[1], "t2m", mode="r+").attrs["scale_factor"] = 0.5
     with pytest.raises(xzarr3.ChangedError):
         found["t2m"].load()
 
 
 def test_an_array_that_is_converted_is_no_longer_read_once_its_scale_changed() -> None:
-    arrays = [
-        xzarr3.create_array(MemoryStore(), data=[1, 2], attributes={"scale_factor": scale}, dtype="i2")
-        for scale in (0.5, 2.0)
-    ]
+    scales = [{"data": [1, 2], "dtype": "i2", "attributes": {"scale_factor": each}} for each in (0.5, 2.0)]
+    arrays = [xzarr3.open_array(store, "v", mode="r+") for store in arrays_of(*scales)]
     joined = xzarr3.concat(arrays, 0)
     np.testing.assert_array_equal(joined[...], [0.5, 1, 2, 4])
-    xzarr3.open_array(arrays[1].store, mode="r+").attrs["scale_factor"] = 7.0
+    arrays[1].attrs["scale_factor"] = 7.0
     with pytest.raises(xzarr3.ChangedError, match="scale_factor"):
         joined[...]
     np.testing.assert_array_equal(arrays[1][...], [1, 2])
@@ -588,19 +514,11 @@ def test_an_array_that_is_converted_is_no_longer_read_once_its_scale_changed() -
     ("zarr_format", "dtype"), [(2, "int16"), (2, ">i2"), (2, "U3"), ("3-draft", "int16"), ("3-draft", ">i2")]
 )
 def test_arrays_of_older_formats_can_be_copied_once_they_are_joined(zarr_format: Any, dtype: str) -> None:
-    arrays = [
-        xzarr3.create_array(MemoryStore(), data=np.arange(3).astype(dtype), zarr_format=zarr_format)
-        for _ in range(2)
-    ]
+    data = np.arange(3).astype(dtype)
+    arrays = [xzarr3.create_array(MemoryStore(), data=data, zarr_format=zarr_format) for _ in range(2)]
     copied = xzarr3.copy(xzarr3.concat(arrays, 0), MemoryStore())
     assert copied.format.zarr_format == 3
-    np.testing.assert_array_equal(copied[...], np.tile(np.arange(3), 2).astype(dtype))
-
-
-@pytest.mark.parametrize("option", [{"use_zarr_fill_value_as_mask": True}, {"zarr_format": 3}], ids=str)
-def test_how_stores_are_read_cannot_be_chosen_once_they_are_joined(option: Any) -> None:
-    with pytest.raises(ArgumentError, match=f"{next(iter(option))}=.* comes too late"):
-        xzarr3.open_mfdataset(stores_of([day(0), day(1)]), **option)
+    np.testing.assert_array_equal(copied[...], [*data, *data])
 
 
 @pytest.mark.parametrize(
@@ -625,32 +543,14 @@ def test_what_is_joined_is_not_taken_for_its_first_store(call: Any) -> None:
     assert [contents(store) for store in stores] == before
 
 
-def test_a_joined_dataset_is_a_tree_of_one_node() -> None:
-    joined = xzarr3.concat(stores_of([day(0), day(1)]), "time")
-    tree = xzarr3.open_datatree(joined)
-    xr.testing.assert_identical(tree.to_dataset().load(), xzarr3.open_dataset(joined).load())
-    with pytest.raises(xzarr3.ArgumentTypeError, match=r"open_dataset\(\) has no argument 'engine'"):
-        xzarr3.open_mfdataset([joined], concat_dim="time", engine="zarr")
-
-
-def test_stores_may_be_opened_without_consolidated_metadata() -> None:
-    stores = stores_of([day(0), day(1)], consolidated=False)
-    assert xzarr3.open_mfdataset(stores, consolidated=False).sizes["time"] == 8
-    with pytest.raises(MetadataError, match="holds no consolidated metadata"):
-        xzarr3.open_mfdataset(stores, concat_dim=["time"], consolidated=True)
-
-
 def test_a_document_that_came_by_a_url_names_nothing_on_this_machine(http_server: Any) -> None:
     name, folder = http_server.directory()
-    for at in range(2):
-        xzarr3.to_zarr(day(at), folder / f"{at}.zarr")
-    paths = [f"{folder}/{at}.zarr" for at in range(2)]
+    paths = paths_of([day(0), day(1)], folder)
     xzarr3.concat(paths, "time").to_json(folder / "all.json")
     url = f"{http_server.url}/{name}"
-    expected = by_xarray(paths)
-    xr.testing.assert_identical(xzarr3.open_dataset(f"{url}/all.json").load(), expected)
+    xr.testing.assert_identical(xzarr3.open_dataset(f"{url}/all.json").load(), by_xarray(paths))
     for store in (f"{folder}/0.zarr", "../0.zarr", f"file://{folder}/0.zarr", "a/../../b.zarr"):
-        document = {"xzarr3_joined": 1, "join": "concat", "dim": "time", "sources": [{"store": store}]}
+        document = {**DOCUMENT, "dim": "time", "sources": [{"store": store}]}
         (folder / "bad.json").write_text(json.dumps(document))
         with pytest.raises(MetadataError, match="only stores below it, or URLs of the same kind"):
             xzarr3.open(f"{url}/bad.json")
