@@ -1,4 +1,4 @@
-"""Archives that roll: steps are dropped from their begin, or put before it; killed, disturbed and misused."""
+"""Archives that roll: steps are dropped from their begin, or put before it: ``drop``, ``prepend_dim``."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import os
 import pickle
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import dask.array as da
 import numpy as np
@@ -26,9 +28,10 @@ from hypothesis import strategies as st
 import xzarr3
 from xzarr3 import ArgumentError, ChangedError, ConflictError, IncompleteWriteError, to_zarr
 from xzarr3.commit import directory, keys
+from xzarr3.dtypes import Optional, parse_dtype
 from xzarr3.io import native
 from xzarr3.nodes import freshness
-from xzarr3.xarray import write
+from xzarr3.xarray import prepend, write
 
 WAYS = pytest.mark.parametrize("way", ["drop", "prepend"])
 
@@ -36,6 +39,11 @@ WAYS = pytest.mark.parametrize("way", ["drop", "prepend"])
 def rest(way: str, number: int) -> xr.Dataset:
     """What an archive holds when it has been rolled by so many months."""
     return months().isel(time=slice(number if way == "drop" else 0, None))
+
+
+def later(number: int, begin: str = "2023-01-01") -> xr.Dataset:
+    """So many months from another one on, such as the one after the last."""
+    return first(number).assign_coords(time=xr.date_range(begin, periods=number, freq="MS"))
 
 
 @pytest.mark.parametrize("kind", ["memory", "directory"])
@@ -126,14 +134,11 @@ def test_arrays_of_any_chunks_are_those_of_numpy(way: str, data: Any) -> None:
     assert xzarr3.check(store, decode="all").ok
 
 
-# Killed
-
-
 @WAYS
 def test_killed_at_every_change_it_is_old_or_new_and_the_same_call_goes_on(way: str) -> None:
     begun, new = MortalStore(), xzarr3.MemoryStore()
-    archive(way, begun, 17, 8)
-    archive(way, new, 17, 8)
+    for store in (begun, new):
+        archive(way, store, 17, 8)
     roll(way, new, 17)
     states = set()
     for store, killed in killed_everywhere(begun, lambda store: roll(way, store, 17)):
@@ -146,16 +151,12 @@ def test_killed_at_every_change_it_is_old_or_new_and_the_same_call_goes_on(way: 
             else:
                 states.add(found.sizes["time"])
                 xr.testing.assert_identical(found, months().isel(time=slice(48 - found.sizes["time"], None)))
-            if way == "drop":
-                roll(way, store, 17)
-            else:
-                with contextlib.suppress(ArgumentError):  # It is there already.
-                    roll(way, store, 17)
+            with contextlib.suppress(ArgumentError) if way == "prepend" else contextlib.nullcontext():
+                roll(way, store, 17)  # What is put before may be there already.
+            if way == "prepend":
                 with pytest.raises(ArgumentError, match="would be there twice"):
                     roll(way, store, 17)
-                xzarr3.drop(
-                    store, time=slice(None, "2000")
-                )  # Drops nothing, and takes the leases of lengths.
+                xzarr3.drop(store, time=slice(None, "2000"))  # Nothing; takes the leases of lengths.
         assert values(store) == values(new)
         assert left(store) == []
     assert {48, 31} <= states
@@ -183,31 +184,43 @@ def test_killed_at_random_points_in_a_directory(way: str, tmp_path: Path) -> Non
         assert left(xzarr3.LocalStore(target)) == []
 
 
-# Other writers and readers
-
-
-@pytest.mark.parametrize("kind", ["memory", "directory"])
+@pytest.mark.parametrize("kind", ["memory", "directory", "dictionary"])
+@pytest.mark.parametrize("group", ["", slow("g/h")])
+@pytest.mark.parametrize("is_late", [False, True])
 @WAYS
 def test_values_set_meanwhile_are_not_lost(
-    way: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    way: str, is_late: bool, group: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """When all values have been taken over, or at the last moment, before they are put in place."""
     store = store_of(kind, tmp_path)
-    archive(way, store, 24)
-    before = read(store).sizes
+    archive(way, store, 12, group=group)
+    module, name = (directory, "swap_units") if kind == "directory" else (keys, "put_in_place")
+    swap = getattr(module, name)
 
-    def change() -> None:
-        xzarr3.open_array(store, "t2m", mode="r+")[-4, 0] = 99.0
+    def change(*given: Any, **more: Any) -> Any:
+        xzarr3.open_array(store, f"{group}/t2m".lstrip("/"), mode="r+")[-4, 0] = 99.0
+        return swap(*given, **more) if is_late else None
 
-    disturb(monkeypatch, change)
-    with pytest.raises(ConflictError, match="another writer has changed"):
-        roll(way, store, 24)
+    def call() -> object:
+        if way == "drop":
+            return xzarr3.drop(store, path=group, time=slice(None, TIMES[11]))
+        return to_zarr(first(12), store, group=group, prepend_dim="time")
+
+    if is_late:
+        monkeypatch.setattr(module, name, change)
+    else:
+        disturb(monkeypatch, change)
+    before = read(store, group=group)
+    before.t2m[-4, 0] = 99.0
+    with pytest.raises(ConflictError, match=r"another writer has changed.*changed nothing; repeat"):
+        call()
     monkeypatch.undo()
-    assert opened(store).sizes == before
-    assert opened(store).t2m[-4, 0] == 99.0
-    roll(way, store, 24)
-    assert opened(store).sizes == rest(way, 24).sizes
-    assert opened(store).t2m[-4, 0] == 99.0
+    xr.testing.assert_identical(read(store, group=group), before)
     assert left(store) == []
+    call()
+    assert opened(store, group=group).t2m[-4, 0] == 99.0
+    assert opened(store, group=group).sizes == rest(way, 12).sizes
+    assert xzarr3.check(store).ok
 
 
 @pytest.mark.parametrize("kind", ["memory", "directory"])
@@ -219,8 +232,7 @@ def test_another_append_meanwhile_raises_and_loses_nothing(
 ) -> None:
     store = store_of(kind, tmp_path).with_traits(conflict_deadline=0.2)
     archive(way, store, 24)
-    times = xr.date_range("2023-01-01" if other == "append_dim" else "2018-11-01", periods=2, freq="MS")
-    more, raised = first(2).assign_coords(time=times), []
+    more, raised = later(2, "2023-01-01" if other == "append_dim" else "2018-11-01"), []
 
     def append() -> None:
         try:
@@ -251,8 +263,7 @@ def test_what_was_opened_before_does_not_take_old_indices_for_new_ones(
     unpickled = pickle.loads(pickle.dumps(array))
     roll(way, store, 12)
     if way == "drop":
-        more = first(12).assign_coords(time=xr.date_range("2023-01-01", periods=12, freq="MS"))
-        to_zarr(more[["t2m"]], store, append_dim="time", consolidated=zarr_format != "3-draft")
+        to_zarr(later(12)[["t2m"]], store, append_dim="time", consolidated=zarr_format != "3-draft")
     now = read(store)
     assert now.sizes["time"] == 48
     said = "since it was opened.*dropped" if way == "drop" else "others were put before"
@@ -275,6 +286,18 @@ def test_what_was_opened_before_does_not_take_old_indices_for_new_ones(
         assert xzarr3.open_array(store, "t2m").shape == (49, 5)
 
 
+def before_commits(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Let another writer act when a write was planned, and nothing was stored."""
+    commits = write.commits
+
+    def disturbed(plans: Any) -> Any:
+        monkeypatch.undo()
+        act()
+        return commits(plans)
+
+    monkeypatch.setattr(write, "commits", disturbed)
+
+
 @pytest.mark.parametrize("kind", ["memory", "directory"])
 @pytest.mark.parametrize("block", [None, 3])
 @WAYS
@@ -284,13 +307,7 @@ def test_a_region_that_was_found_before_is_not_written_after(
     store = store_of(kind, tmp_path)
     archive(way, store, 12)
     part = months().isel(time=slice(30, 40))[["t2m"]].drop_vars("lat") * 2
-    commits = write.commits
-
-    def rolled(plans: Any) -> Any:
-        roll(way, store, 12)
-        return commits(plans)
-
-    monkeypatch.setattr(write, "commits", rolled)
+    before_commits(monkeypatch, lambda: roll(way, store, 12))
     with pytest.raises(ChangedError, match=r"'/t2m'.*since it was opened.*open it again"):
         to_zarr(part if block is None else part.chunk(time=block), store, region={"time": "auto"})
     xr.testing.assert_identical(read(store), rest(way, 12))
@@ -303,16 +320,8 @@ def test_an_append_that_was_planned_before_is_not_stored_after(
     """Another writer drops as much as it appends, the same labels, so that the shapes are what they were."""
     store = store_of(kind, tmp_path)
     archive("drop", store, 12)
-    more = first(12).assign_coords(time=xr.date_range("2023-01-01", periods=12, freq="MS"))
-    commits = write.commits
-
-    def rolled(plans: Any) -> Any:
-        monkeypatch.undo()
-        roll("drop", store, 12)
-        to_zarr(more, store, append_dim="time")
-        return commits(plans)
-
-    monkeypatch.setattr(write, "commits", rolled)
+    more = later(12)
+    before_commits(monkeypatch, lambda: (roll("drop", store, 12), to_zarr(more, store, append_dim="time")))
     with pytest.raises(ConflictError, match="repeat the call"):
         to_zarr(more, store, append_dim="time")
     xr.testing.assert_identical(read(store), xr.concat([rest("drop", 12), more], "time", data_vars="minimal"))
@@ -324,68 +333,28 @@ def test_an_append_that_was_planned_before_is_not_stored_after(
 @pytest.mark.parametrize("value", [1.5, np.nan])
 @WAYS
 def test_a_write_under_way_changes_nothing_in_what_comes(
-    way: str,
-    value: float,
-    selection: Any,
-    is_native: bool,
-    zarr_format: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    way: str, value: float, selection: Any, is_native: bool, zarr_format: Any, tmp_path: Path
 ) -> None:
     """Right after a look at the document, when the unit is not stored yet, the archive is replaced."""
-    monkeypatch.setattr(native.switch, "is_on", is_native)
     archive(way, tmp_path, 12, zarr_format=zarr_format)
     array = xzarr3.open_array(tmp_path, "t2m", mode="r+")
-    confirm, is_first = freshness.confirm, True
+    confirm = freshness.confirm
 
     def confirmed(asked: Any) -> None:
-        nonlocal is_first
         confirm(asked)
-        if is_first:
-            is_first = False
+        if looked.call_count == 1:
             roll(way, tmp_path, 12)
 
-    monkeypatch.setattr(freshness, "confirm", confirmed)
-    with pytest.raises(ChangedError, match=r"since it was opened.*open it again"):
+    with (
+        mock.patch.object(native.switch, "is_on", is_native),
+        mock.patch.object(freshness, "confirm", side_effect=confirmed) as looked,
+        pytest.raises(ChangedError, match=r"since it was opened.*open it again"),
+    ):
         array[selection] = value
-    assert not is_first
+    assert looked.called
     xr.testing.assert_identical(read(tmp_path), rest(way, 12))
     # The file of a writer at work stays, where the old archive was.
     assert all(name.endswith(".__lock") for name in left(xzarr3.LocalStore(tmp_path)))
-
-
-@pytest.mark.parametrize("kind", ["memory", "directory", "dictionary"])
-@pytest.mark.parametrize("group", ["", slow("g/h")])
-@WAYS
-def test_values_set_at_the_last_moment_are_not_lost(
-    way: str, group: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = store_of(kind, tmp_path)
-    archive(way, store, 12, group=group)
-    at = f"{group}/t2m".lstrip("/")
-    module, name = (directory, "swap_units") if kind == "directory" else (keys, "put_in_place")
-    swap = getattr(module, name)
-
-    def set_before(*given: Any, **more: Any) -> Any:
-        xzarr3.open_array(store, at, mode="r+")[-4, 0] = 99.0
-        return swap(*given, **more)
-
-    monkeypatch.setattr(module, name, set_before)
-    before = opened(store, group=group).load()
-    before.t2m[-4, 0] = 99.0
-    call: Any = (
-        (lambda: xzarr3.drop(store, path=group, time=slice(None, TIMES[11])))
-        if way == "drop"
-        else (lambda: to_zarr(first(12), store, group=group, prepend_dim="time"))
-    )
-    with pytest.raises(ConflictError, match=r"another writer has changed.*changed nothing; repeat"):
-        call()
-    xr.testing.assert_identical(opened(store, group=group).load(), before)
-    assert left(store) == []
-    monkeypatch.undo()
-    call()
-    assert opened(store, group=group).t2m[-4, 0] == 99.0
-    assert xzarr3.check(store).ok
 
 
 @pytest.mark.parametrize("kind", ["memory", "directory", "dictionary", "waiting"])
@@ -396,22 +365,19 @@ def test_what_is_listed_while_an_archive_is_replaced_is_no_part_of_it(
 ) -> None:
     store = WaitingStore() if kind == "waiting" else store_of(kind, tmp_path)
     archive(way, store, 12, zarr_format=zarr_format)
-    group, uses = xzarr3.open_group(store, use_consolidated=False), 0
+    group = xzarr3.open_group(store, use_consolidated=False)
     module, name = (directory, "_clear") if kind == "directory" else (keys, "_copy")
-    go_on = getattr(module, name)
+    go_on, uses = getattr(module, name), [lambda: xzarr3.copy(group, {}), lambda: dict(group.load())]
 
     def use_first(*given: Any) -> None:
-        nonlocal uses
-        for use in (lambda: xzarr3.copy(group, xzarr3.MemoryStore()), lambda: dict(group.load())):
-            if uses < 2:
-                uses += 1
-                with pytest.raises(IncompleteWriteError, match="being put in place"):
-                    use()
+        while uses:
+            with pytest.raises(IncompleteWriteError, match="being put in place"):
+                uses.pop()()
         go_on(*given)
 
     monkeypatch.setattr(module, name, use_first)
     roll(way, store, 12)
-    assert uses
+    assert not uses
     assert sorted(dict(group.load())) == sorted(months().variables)
 
 
@@ -423,8 +389,6 @@ def test_who_writes_through_a_cache_goes_by_what_is_stored(call: str) -> None:
     cache = xzarr3.CacheStore(inner)
     for name in months().variables:
         xzarr3.open_array(cache, str(name), mode="r+")[...]
-    more = first(2).assign_coords(time=xr.date_range("2023-01-01", periods=2, freq="MS"))
-    before = first(2).assign_coords(time=xr.date_range("2018-11-01", periods=2, freq="MS"))
     if call == "drop":
         xzarr3.open_array(inner, "t2m", mode="r+")[-1] = 9.0
         group = xzarr3.drop(cache, time=slice(None, TIMES[11]))
@@ -435,12 +399,11 @@ def test_who_writes_through_a_cache_goes_by_what_is_stored(call: str) -> None:
         group = to_zarr(part, cache, region={"time": "auto"})
         np.testing.assert_array_equal(read(inner).t2m[18:28], part.t2m)
     else:
-        data = more if call == "append_dim" else before
-        to_zarr(data, inner, **{call: "time"})
+        one, next_one = ("2023-01-01", "2023-03-01") if call == "append_dim" else ("2018-11-01", "2018-09-01")
+        to_zarr(later(2, one), inner, **{call: "time"})
         with pytest.raises(ArgumentError, match="would be there twice"):
-            to_zarr(data, cache, **{call: "time"})
-        again = data.assign_coords(time=data.time + np.timedelta64(61 if call == "append_dim" else -61, "D"))
-        group = to_zarr(again, cache, **{call: "time"})
+            to_zarr(later(2, one), cache, **{call: "time"})
+        group = to_zarr(later(2, next_one), cache, **{call: "time"})
         assert read(inner).sizes["time"] == 52
     assert group.store is cache
 
@@ -493,18 +456,11 @@ def test_chunks_of_a_late_writer_do_not_end_a_swap_that_was_killed(way: str, tmp
 def test_a_copy_of_what_is_replaced_meanwhile_is_refused(
     way: str, chunks: Any, kind: str, tmp_path: Path
 ) -> None:
-    store = WaitingStore() if kind == "waiting" else store_of(kind, tmp_path)
+    store, target = WaitingStore() if kind == "waiting" else store_of(kind, tmp_path), xzarr3.MemoryStore()
     archive(way, store, 12)
-    target, is_first = xzarr3.MemoryStore(), True
-
-    def progress(done: int, total: int) -> None:
-        nonlocal is_first
-        if is_first:
-            is_first = False
-            roll(way, store, 12)
-
+    once = [lambda: roll(way, store, 12)]
     with pytest.raises(ChangedError, match=r"since it was opened.*open it again"):
-        xzarr3.copy(store, target, chunks=chunks, progress=progress)
+        xzarr3.copy(store, target, chunks=chunks, progress=lambda *_: once and once.pop()())
     assert contents(target) == {}
     xr.testing.assert_identical(read(store), rest(way, 12))
 
@@ -517,9 +473,6 @@ def test_in_s3(way: str, s3_server: Any) -> None:
     roll(way, store, 17, 5)
     xr.testing.assert_identical(read(store), rest(way, 17))
     assert left(store) == []
-
-
-# Only what is dropped
 
 
 def test_a_number_that_was_dropped_before_a_kill_is_not_dropped_again() -> None:
@@ -538,27 +491,31 @@ def test_a_number_that_was_dropped_before_a_kill_is_not_dropped_again() -> None:
     assert lengths.index(28) == len(lengths) - 1  # Nothing was left to do.
 
 
-def test_trees_bounds_and_consolidated_metadata(tmp_path: Path) -> None:
+@pytest.mark.parametrize("zarr_format", [3, slow(2)])
+@WAYS
+def test_trees_bounds_and_consolidated_metadata(way: str, zarr_format: Any) -> None:
+    """Groups below are cut with the one above them, whose coordinates they have; others stay."""
     times = xr.date_range("2019-01-01", periods=6, freq="MS")
     bounds = (("time", "nv"), np.array([times, times + np.timedelta64(1, "D")]).T)
-    top = xr.Dataset({"a": ("time", np.arange(6))}, {"time": ("time", times, {"bounds": "time_bnds"})})
-    tree = xr.DataTree.from_dict(
-        {"/": top.assign(time_bnds=bounds), "/low": xr.Dataset({"b": ("time", np.arange(6) * 2)})}
-    )
+    whole = xr.Dataset({"a": ("time", np.arange(6)), "time_bnds": bounds}, {"time": times})
+    whole.time.attrs["bounds"] = "time_bnds"
+    below, other = (xr.Dataset({"b": ("time", np.arange(n))}) for n in (6, 3))
+    there = whole if way == "drop" else whole.isel(time=slice(2, None))
     store = xzarr3.MemoryStore()
-    xzarr3.to_zarr(tree, store, consolidated=True)
-    xzarr3.drop(store, time=slice(None, "2019-04"))
-    found = xzarr3.open_datatree(store)
-    xr.testing.assert_identical(found.load(), tree.isel(time=slice(4, None)).load())
+    tree = xr.DataTree.from_dict({"/x": there, "/y": other, **({"/x/low": below} if way == "drop" else {})})
+    to_zarr(tree, store, zarr_format=zarr_format, consolidated=True)
+    if way == "drop":
+        xzarr3.drop(store, path="x", time=slice(None, "2019-04"))
+        whole, below = whole.isel(time=slice(4, None)), below.isel(time=slice(4, None))
+        xr.testing.assert_identical(xzarr3.open_datatree(store)["x/low/b"].load(), whole.assign(below).b)
+    else:
+        to_zarr(other, store, group="x/low", mode="w-")
+        to_zarr(whole.isel(time=slice(2)), store, group="x", prepend_dim="time")
+        xr.testing.assert_identical(read(store, group="x/low"), other)
+    for consolidated in (True, False):
+        xr.testing.assert_identical(read(store, group="x", consolidated=consolidated), whole)
+    xr.testing.assert_identical(read(store, group="y"), other)
     assert xzarr3.open_group(store).consolidated
-
-
-def test_what_is_absent_or_nothing() -> None:
-    store = xzarr3.MemoryStore()
-    archive("drop", store, 0)
-    keys = contents(store)
-    assert xzarr3.drop(store, time=slice(None, "2000"))["t2m"].shape == (48, 5)
-    assert contents(store) == keys
 
 
 @pytest.mark.parametrize(
@@ -582,12 +539,280 @@ def test_misuse_names_what_is_accepted(given: Any, error: type[Exception], text:
     keys = contents(store)
     with pytest.raises(error, match=text):
         xzarr3.drop(store, given)
+    assert xzarr3.drop(store, time=slice(None, "2000"))["t2m"].shape == (48, 5)
     assert contents(store) == keys
-
-
-def test_arrays_of_different_lengths_are_refused() -> None:
-    store = xzarr3.MemoryStore()
-    archive("drop", store, 0)
     xzarr3.open_array(store, "t2m", mode="r+").resize((50, 5))
     with pytest.raises((ConflictError, ValueError), match="length"):
         xzarr3.drop(store, time=slice(None, "2019"))
+
+
+# Only what is put before
+
+
+def test_a_grid_of_several_lengths_gets_a_first_chunk(tmp_path: Path) -> None:
+    archive("prepend", tmp_path / "a", 17, (12, 7, 12))
+    with xzarr3.trace() as trace:
+        to_zarr(first(17), tmp_path / "a", prepend_dim="time")
+    assert not trace.arrays.get("/t2m", {}).get("chunks_decoded")
+    along = xzarr3.open_array(tmp_path / "a", "t2m").metadata.chunk_grid.axes[0]
+    assert along.lengths(48) == (17, 12, 7, 12)
+    xr.testing.assert_identical(read(tmp_path / "a"), months())
+
+
+def test_killed_without_labels_it_is_not_repeated_by_mistake() -> None:
+    begun = MortalStore()
+    xzarr3.create_group(begun)
+    xzarr3.create_array(begun, "a", data=np.arange(10, 58), chunks=10, dimension_names=("x",))
+
+    def act(store: Any) -> None:
+        to_zarr(xr.Dataset({"a": ("x", np.arange(10))}), store, prepend_dim="x")
+
+    lengths = []
+    for store, killed in killed_everywhere(begun, act):
+        if killed:
+            forget_process()
+            with contextlib.suppress(ConflictError):
+                act(store)
+            found = xzarr3.open_array(store, "a")[:]
+            lengths.append(len(found))
+            np.testing.assert_array_equal(found[-58:], np.arange(58)[-len(found) :])
+    done = lengths.index(68)  # From there on all was done, and only leases of lengths were left.
+    assert set(lengths[:done]) == {48, 58}  # Of 48, the error has told that nothing was put before them.
+    assert lengths[done:] == [68] * len(lengths[done:])
+    assert len(lengths) - done <= 2
+
+
+@pytest.mark.parametrize("kind", ["memory", "directory"])
+def test_a_task_that_fails_leaves_what_was_there(kind: str, tmp_path: Path) -> None:
+    store = store_of(kind, tmp_path)
+    archive("prepend", store, 17)
+    before, new = values(store), first(17).chunk(time=4)
+
+    def fail(block: Any, block_info: Any = None) -> Any:
+        if block_info[0]["chunk-location"][0] == 2:
+            raise ZeroDivisionError
+        return block
+
+    new["t2m"].data = new.t2m.data.map_blocks(fail, dtype=float)
+    with pytest.raises(ZeroDivisionError):
+        to_zarr(new, store, prepend_dim="time")
+    assert values(store) == before
+    assert left(store) == []
+    options = {"scheduler": "processes"} if kind == "directory" else {}
+    to_zarr(first(17).chunk(time=4), store, prepend_dim="time", chunkmanager_store_kwargs=options)
+    xr.testing.assert_identical(read(store), months())
+
+
+@pytest.mark.parametrize("what", ["longer", "gone", "made"])
+def test_what_changes_after_the_plan_was_made_is_a_conflict(what: str) -> None:
+    store, put_before = xzarr3.MemoryStore(), prepend.put_before
+    archive("prepend", store, 24)
+
+    def change(*given: Any, **options: Any) -> Any:
+        if what == "longer":
+            to_zarr(later(2), store, append_dim="time")
+        elif what == "gone":
+            del xzarr3.open_group(store, mode="r+")["area"]
+        else:
+            xzarr3.create_array(store, "new", data=np.arange(5.0), dimension_names=("lat",))
+        return put_before(*given, **options)
+
+    new = first(24).assign(new=("lat", np.ones(5)))
+    if what == "gone":  # It is compared when the blocks are computed.
+        new["area"] = new.area.chunk()
+    changing = mock.patch.object(prepend, "put_before", change)
+    with changing, pytest.raises(ConflictError, match="nothing was written"):
+        to_zarr(new, store, prepend_dim="time")
+    assert opened(store).sizes["time"] == (26 if what == "longer" else 24)
+    assert left(store) == []
+
+
+def test_lazy_values_of_the_archive_itself_are_put_before_it(tmp_path: Path) -> None:
+    archive("prepend", tmp_path, 24)
+    earlier = opened(tmp_path, chunks={}).isel(time=slice(24)).assign_coords(time=TIMES[:24])
+    to_zarr(earlier, tmp_path, prepend_dim="time")
+    t2m = months().t2m.values[24:]
+    np.testing.assert_array_equal(read(tmp_path).t2m, np.concatenate([t2m, t2m]))
+
+
+@pytest.mark.parametrize("zarr_format", [3, slow(2), slow("3-draft")])
+def test_new_variables_and_attributes_come_with_the_same_change(zarr_format: Any) -> None:
+    store = xzarr3.MemoryStore()
+    archive("prepend", store, 24, zarr_format=zarr_format)
+    new = first(24).assign(height=("lat", np.ones(5)), flag=("lat", da.zeros(5))).assign_attrs(title="more")
+    new.xzarr3.to_zarr(store, prepend_dim="time")
+    expected = months().assign(height=("lat", np.ones(5)), flag=("lat", np.zeros(5)))
+    for options in ({}, {"consolidated": False}):
+        xr.testing.assert_identical(read(store, **options), expected.assign_attrs(title="more"))
+
+
+def test_where_nothing_is(tmp_path: Path) -> None:
+    bare = xzarr3.create_group(xzarr3.MemoryStore()).store
+    for place in (tmp_path / "a", xzarr3.MemoryStore(), bare, None):
+        group = to_zarr(first(3), place, prepend_dim="time")
+        xr.testing.assert_identical(read(group.store), first(3))
+    store, array = group.store, group["t2m"]
+    to_zarr(first(0), store, prepend_dim="time")
+    assert array[:].shape == (3, 5)  # Nothing has moved.
+    xr.testing.assert_identical(read(store), first(3))
+    units = {"time": {"units": "days since 2000-01-01", "dtype": "int32"}}
+    to_zarr(first(0), store, mode="w", encoding=units)
+    to_zarr(first(5), store, prepend_dim="time")
+    xr.testing.assert_identical(read(store), first(5))
+
+
+def test_labels_that_decrease_and_forced_ones() -> None:
+    falling = xr.Dataset({"a": ("x", np.arange(6))}, {"x": [6, 5, 4, 3, 2, 1]})
+    store = to_zarr(falling.isel(x=slice(3, None))).store
+    to_zarr(falling.isel(x=slice(3)), store, prepend_dim="x")
+    xr.testing.assert_identical(read(store), falling)
+    message = r"label 0 .*element 1 .*would precede 6, though .*decrease"
+    with pytest.raises(ArgumentError, match=message):
+        to_zarr(falling.isel(x=slice(2)).assign_coords(x=[7, 0]), store, prepend_dim="x")
+    to_zarr(falling, store, prepend_dim="x", check_labels=False)
+    assert read(store).x.values.tolist() == [6, 5, 4, 3, 2, 1] * 2
+    xzarr3.create_array(store, "twice", data=np.ones((12, 12)), dimension_names=("x", "x"))
+    with pytest.raises(ValueError, match="twice"):
+        to_zarr(falling, store, prepend_dim="x", check_labels=False)
+
+
+def test_masked_text_and_packed_values() -> None:
+    ds = xr.Dataset(
+        {
+            "packed": ("x", [1.5, np.nan, 3.0, 0.5, np.nan, 2.0]),
+            "text": ("x", np.array(["a", "bcd", "", "é", "x" * 9, "q"], object)),
+            "flag": ("x", np.array([True, False, True, True, False, False])),
+        }
+    )
+    packing = {"dtype": "int16", "scale_factor": 0.5, "_FillValue": -9}
+    store = to_zarr(ds.isel(x=slice(4, None)), encoding={"packed": packing}).store
+    to_zarr(ds.isel(x=slice(4)).drop_encoding(), store, prepend_dim="x")
+    xr.testing.assert_identical(read(store), ds)
+    with pytest.raises(ValueError, match="packed"):
+        to_zarr(ds.isel(x=slice(4)).assign(packed=("x", np.full(4, 1e6))), store, prepend_dim="x")
+    assert read(store).sizes["x"] == 6
+
+
+@pytest.mark.parametrize("chunks", [None, {}])
+@pytest.mark.parametrize(("inner", "number"), [("int32", 3), ("int32", 4), ("float32", 4)])
+def test_elements_without_a_value(inner: str, number: int, chunks: Any) -> None:
+    plain = np.arange(2, 14).reshape(4, 3)
+    whole = np.ma.masked_array(plain.astype(inner), plain % 3 == 0)
+    stores = []
+    for part in (whole[:number], whole, np.ma.concatenate([whole[:number], whole])):
+        group = xzarr3.create_group(xzarr3.MemoryStore())
+        options: Any = {"dtype": Optional(parse_dtype(inner)), "dimension_names": ("t", "x")}
+        group.create_array("v", data=part, chunks=(3, 2), **options)
+        stores.append(group.store)
+    earlier, store, expected = opened(stores[0], chunks=chunks), *stores[1:]
+    to_zarr(earlier, store, prepend_dim="t")
+    assert repr(read(store).v.values) == repr(read(expected).v.values)
+    assert contents(store).keys() == contents(expected).keys()
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint32"])
+def test_times_before_the_reference_date(dtype: str) -> None:
+    hours = xr.Dataset(
+        {"a": ("time", [3, 4, 5])}, {"time": xr.date_range("2020-01-01T01", periods=3, freq="h")}
+    )
+    encoding = {"time": {"units": "hours since 2020-01-01", "dtype": dtype}}
+    store = to_zarr(hours, encoding=encoding).store
+    keys = contents(store)
+    earlier = xr.Dataset({"a": ("time", [1, 2])}, {"time": xr.date_range("2019-12-31", periods=2, freq="D")})
+    if dtype == "int32":
+        to_zarr(earlier, store, prepend_dim="time")
+        assert xzarr3.open_array(store, "time")[:].tolist() == [-24, 0, 1, 2, 3]
+    else:
+        with pytest.raises(ValueError, match="time"):
+            to_zarr(earlier, store, prepend_dim="time")
+        assert contents(store) == keys
+
+
+def test_units_are_widened_in_the_same_change() -> None:
+    times = np.array(["2020-01-01T06", "2020-01-01T12", "2020-01-02", "2020-01-03", "2020-01-04"], "M8[ns]")
+    whole = xr.Dataset({"a": ("time", [1, 2, 3, 4, 5])}, {"time": times})
+    encoding = {"time": {"units": "days since 2020-01-02", "dtype": "int32"}}
+    store = to_zarr(whole.isel(time=slice(2, None)), encoding=encoding).store
+    with pytest.raises(ValueError, match="widen_units"):
+        to_zarr(whole.isel(time=slice(2)), store, prepend_dim="time")
+    to_zarr(whole.isel(time=slice(2)), store, prepend_dim="time", widen_units=True)
+    xr.testing.assert_identical(read(store), whole)
+    assert xzarr3.open_array(store, "time")[:].tolist() == [-18, -12, 0, 24, 48]
+
+
+TWO = first(2)
+MISUSE: list[tuple[Any, dict[str, Any], str]] = [
+    (TWO, {"mode": "a"}, r"mode='a' does not go with prepend_dim='time'.*leave mode out"),
+    (TWO, {"append_dim": "time"}, r"append_dim='time' does not go"),
+    (TWO, {"region": {"time": slice(2)}}, r"region=.* does not go"),
+    (TWO.chunk(), {"compute": False}, r"compute=False does not go"),
+    (TWO, {"prepend_dim": "tme"}, r"prepend_dim='tme' does not match.*did you mean 'time'"),
+    (TWO, {"encoding": {"t2m": {"dtype": "f4"}}}, r"'t2m' already exists, but encoding"),
+    (TWO.drop_vars("t2m"), {}, r"variables 't2m' have the dimension 'time' in the store"),
+    (TWO[["area"]], {}, r"no variable of the dataset has the dim"),
+    (TWO.isel(lat=slice(3)), {}, r"'lat' has 3 here and 5 in the store"),
+    (TWO.assign(more=("time", [1, 2])), {}, r"'more' is not in the store and would be shorter"),
+    (TWO.assign(t2m=TWO.t2m.astype(str)), {}, r"Mismatched dtypes for variable t2m"),
+    (TWO.assign(area=("lat", np.ones(5))), {}, r"'area' have other values than in the store"),
+    (TWO.assign(area=("lat", da.ones(5))), {}, r"'area' have other values than in the store"),
+    (months().isel(time=slice(25)), {}, r"label 2021-01-01.*element 24.*there twice; the first label"),
+    (months().isel(time=slice(23, None, -1)), {}, "would precede 2019-01-01, though the labels increase"),
+    (TWO.isel(time=[0, 0]), {}, r"would be there twice"),
+    (xr.DataTree(TWO), {}, r"prepend_dim is not for trees"),
+    (TWO, {"zarr_format": 2}, r"has Zarr format 3"),
+]
+
+
+@pytest.mark.parametrize(("given", "options", "text"), MISUSE)
+def test_misuse_changes_nothing_and_says_what_is_accepted(given: Any, options: Any, text: str) -> None:
+    store = xzarr3.MemoryStore()
+    archive("prepend", store, 24)
+    keys = contents(store)
+    with pytest.raises((ValueError, TypeError), match=text):
+        to_zarr(given, store, **{"prepend_dim": "time", **options})
+    assert contents(store) == keys
+
+
+COMMITS = r"commits by itself.*mode='w'"
+
+
+def test_stores_that_commit_by_themselves_are_refused(tmp_path: Path) -> None:
+    archive("prepend", tmp_path / "a.zip", 24)
+    with pytest.raises(xzarr3.StoreCapabilityError, match=COMMITS):
+        to_zarr(first(24), tmp_path / "a.zip", prepend_dim="time")
+    assert read(tmp_path / "a.zip").sizes["time"] == 24
+
+
+@pytest.mark.slow
+def test_icechunk_is_refused_and_nothing_is_committed(tmp_path: Path) -> None:
+    icechunk = pytest.importorskip("icechunk")
+    repo = icechunk.Repository.create(icechunk.local_filesystem_storage(str(tmp_path / "repository")))
+    to_zarr(first(5), repo)
+    commits = [each.id for each in repo.ancestry(branch="main")]
+    session = repo.writable_session("main")
+    for store in (repo, session.store, session):
+        with pytest.raises(xzarr3.StoreCapabilityError, match=COMMITS):
+            to_zarr(first(2), store, prepend_dim="time")
+    assert [each.id for each in repo.ancestry(branch="main")] == commits
+
+
+@pytest.mark.parametrize("shards", [None, 4])
+@pytest.mark.parametrize("size", [0, 1])
+@WAYS
+def test_fill_values_that_were_stored_stay_stored_in_units_that_are_encoded_again(
+    way: str, size: int, shards: int | None
+) -> None:
+    stored, new = np.r_[7, np.zeros(11)], np.arange(1.0, 4 * size + 2)
+    options: dict[str, Any] = {"chunks": 2 if shards else 4, "shards": shards, "dimension_names": ("t",)}
+    root = xzarr3.create_group(xzarr3.MemoryStore())
+    array = root.create_array("a", shape=20, dtype="f8", write_empty_chunks=True, **options)
+    array[:12] = stored
+    if way == "drop":
+        xzarr3.drop(root.store, t=slice(None, len(new)))
+    else:
+        to_zarr(xr.Dataset({"a": ("t", new)}), root.store, prepend_dim="t")
+    expected = stored[len(new) :] if way == "drop" else np.r_[new, stored]
+    found = xzarr3.open_array(root.store, "a", missing="error")
+    np.testing.assert_array_equal(found[: len(expected)], expected)
+    with pytest.raises(xzarr3.MissingChunksError):
+        found[-1]
