@@ -252,9 +252,7 @@ def test_another_append_meanwhile_raises_and_loses_nothing(
 @pytest.mark.parametrize("kind", ["memory", "directory", "waiting", "dictionary", slow("fsspec")])
 @pytest.mark.parametrize("zarr_format", [3, slow(2), slow("3-draft")])
 @WAYS
-def test_what_was_opened_before_does_not_take_old_indices_for_new_ones(
-    way: str, kind: str, zarr_format: Any, tmp_path: Path
-) -> None:
+def test_what_was_opened_before_is_refused(way: str, kind: str, zarr_format: Any, tmp_path: Path) -> None:
     """An append gives the arrays that were cut their old length again, as in an archive that rolls."""
     store = WaitingStore() if kind == "waiting" else store_of(kind, tmp_path)
     archive(way, store, 12, zarr_format=zarr_format)
@@ -301,7 +299,7 @@ def before_commits(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -
 @pytest.mark.parametrize("kind", ["memory", "directory"])
 @pytest.mark.parametrize("block", [None, 3])
 @WAYS
-def test_a_region_that_was_found_before_is_not_written_after(
+def test_a_region_found_before(
     way: str, block: int | None, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = store_of(kind, tmp_path)
@@ -314,9 +312,7 @@ def test_a_region_that_was_found_before_is_not_written_after(
 
 
 @pytest.mark.parametrize("kind", ["memory", "directory"])
-def test_an_append_that_was_planned_before_is_not_stored_after(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_append_planned_before(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another writer drops as much as it appends, the same labels, so that the shapes are what they were."""
     store = store_of(kind, tmp_path)
     archive("drop", store, 12)
@@ -410,9 +406,7 @@ def test_who_writes_through_a_cache_goes_by_what_is_stored(call: str) -> None:
 
 @pytest.mark.parametrize("made", ["t2m/c/0", "t2m/c/0/0"])
 @WAYS
-def test_what_a_late_writer_makes_in_the_empty_place_goes_or_is_kept(
-    way: str, made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_late_writer(way: str, made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive(way, tmp_path, 12)
     clear = directory._clear
 
@@ -453,9 +447,7 @@ def test_chunks_of_a_late_writer_do_not_end_a_swap_that_was_killed(way: str, tmp
 @pytest.mark.parametrize("kind", ["memory", "directory", "waiting"])
 @pytest.mark.parametrize("chunks", [None, slow({"time": 5})])
 @WAYS
-def test_a_copy_of_what_is_replaced_meanwhile_is_refused(
-    way: str, chunks: Any, kind: str, tmp_path: Path
-) -> None:
+def test_a_copy_of_what_is_replaced(way: str, chunks: Any, kind: str, tmp_path: Path) -> None:
     store, target = WaitingStore() if kind == "waiting" else store_of(kind, tmp_path), xzarr3.MemoryStore()
     archive(way, store, 12)
     once = [lambda: roll(way, store, 12)]
@@ -799,9 +791,7 @@ def test_icechunk_is_refused_and_nothing_is_committed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shards", [None, 4])
 @pytest.mark.parametrize("size", [0, 1])
 @WAYS
-def test_fill_values_that_were_stored_stay_stored_in_units_that_are_encoded_again(
-    way: str, size: int, shards: int | None
-) -> None:
+def test_stored_fill_values_stay_stored(way: str, size: int, shards: int | None) -> None:
     stored, new = np.r_[7, np.zeros(11)], np.arange(1.0, 4 * size + 2)
     options: dict[str, Any] = {"chunks": 2 if shards else 4, "shards": shards, "dimension_names": ("t",)}
     root = xzarr3.create_group(xzarr3.MemoryStore())

@@ -30,65 +30,44 @@ def steps(start: int, n: int = 2, area: float = 1.0, *, lazily: bool = False) ->
     return made.chunk(time=1, x=2) if lazily else made
 
 
-# Variables without the dimension of the append
-
-
 @pytest.mark.parametrize("lazily", [False, True])
-def test_to_zarr_append_refuses_other_values_of_what_does_not_grow(tmp_path: Path, lazily: bool) -> None:
-    to_zarr(steps(0), tmp_path, encoding={"area": {"chunks": (2,)}})
-    before = contents(tmp_path)
-    more = steps(2, lazily=lazily)
-    more["area"] = more["area"] * xr.DataArray([1.0, 1.0, 9.0], dims="x")
-
-    with pytest.raises(ValueError, match=r"'area' at \[2\] is 9\.0 here and 1\.0 in the store") as caught:
-        to_zarr(more, tmp_path, append_dim="time")
-    assert ".drop_vars(['area'])" in str(caught.value)
-    assert contents(tmp_path) == before
-    more["area"] = more["area"] * 0 + 1
-    to_zarr(more, tmp_path, append_dim="time")
-    np.testing.assert_array_equal(open_dataset(tmp_path)["v"][:, 0], [0, 0, 2, 2])
-
-
-@pytest.mark.parametrize("lazily", [False, True])
-def test_to_zarr_append_does_not_store_what_does_not_grow(lazily: bool) -> None:
+def test_to_zarr_append_refuses_other_values_of_what_does_not_grow(lazily: bool) -> None:
     store = NotingStore()
-    to_zarr(steps(0).assign(ref=7), store)
+    to_zarr(steps(0).assign(ref=7), store, encoding={"area": {"chunks": (2,)}})
+    before, more = contents(store), steps(2, lazily=lazily).assign(ref=7)
+    other = more.assign(area=more["area"] * xr.DataArray([1.0, 1.0, 9.0], dims="x"))
+    with pytest.raises(ValueError, match=r"'area' at \[2\] is 9\.0 here and 1\.0 in the store") as caught:
+        to_zarr(other, store, append_dim="time")
+    assert ".drop_vars(['area'])" in str(caught.value)
+    assert contents(store) == before
     store.changes.clear()
-    to_zarr(steps(2, lazily=lazily).assign(ref=7), store, append_dim="time")
+    to_zarr(more, store, append_dim="time")
+    np.testing.assert_array_equal(open_dataset(store)["v"][:, 0], [0, 0, 2, 2])
     assert not [key for key in store.changes if key.split("/")[0] in ("area", "x", "ref")]
 
 
 @pytest.mark.parametrize("lazily", [False, True])
-def test_to_zarr_append_stores_what_does_not_grow_only_with_mode_a(tmp_path: Path, lazily: bool) -> None:
-    to_zarr(steps(0), tmp_path)
-    to_zarr(steps(2, area=9, lazily=lazily), tmp_path, append_dim="time", mode="a-")
-    assert open_dataset(tmp_path)["area"].values.tolist() == [1, 1, 1]
-    to_zarr(steps(4, area=9, lazily=lazily), tmp_path, append_dim="time", mode="a")
-    assert open_dataset(tmp_path)["area"].values.tolist() == [9, 9, 9]
+def test_to_zarr_append_stores_what_does_not_grow_only_with_mode_a(lazily: bool) -> None:
+    store = to_zarr(steps(0)).store
+    for start, mode, area in ((2, "a-", 1), (4, "a", 9)):
+        to_zarr(steps(start, area=9, lazily=lazily), store, append_dim="time", mode=mode)
+        assert open_dataset(store)["area"].values.tolist() == [area] * 3
 
 
 THIRDS = np.array([1 / 3, math.nan, 2 / 3, 1.0])
+DATES = np.array(["2000-01-01", "NaT", "2000-01-03", "2000-01-04"], "M8[ns]")
+RECORDS = np.array([(1, math.nan), (2, 1.0), (3, 1.0), (4, 1.0)], "i4,f8")
+BITROUND = {"name": "bitround", "configuration": {"keepbits": 4}}
 KEPT: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "packed": (THIRDS, [1 / 3, math.nan, 0.7, 1.0], {"dtype": "i2", "scale_factor": 0.01, "_FillValue": -9}),
-    "single": (THIRDS, [1 / 3, math.nan, 0.667, 1.0], {"dtype": "f4"}),
-    "rounded by a codec": (
-        THIRDS,
-        [1 / 3, math.nan, 0.8, 1.0],
-        {"filters": [{"name": "bitround", "configuration": {"keepbits": 4}}]},
-    ),
-    "times": (
-        np.array(["2000-01-01", "NaT", "2000-01-03", "2000-01-04"], "M8[ns]"),
-        np.array(["2000-01-01", "NaT", "2000-01-02", "2000-01-04"], "M8[ns]"),
-        {"units": "days since 1990-01-01"},
-    ),
-    "text": (np.array(["a", "b", "c", "d"]), ["a", "b", "C", "d"], {}),
-    "truth": ([True, False, True, True], [True, False, False, True], {}),
-    "records": (
-        np.array([(1, math.nan), (2, 1.0), (3, 1.0), (4, 1.0)], "i4,f8"),
-        np.array([(1, math.nan), (2, 1.0), (3, 2.0), (4, 1.0)], "i4,f8"),
-        {},
-    ),
+    "packed": (THIRDS, 0.7, {"dtype": "i2", "scale_factor": 0.01, "_FillValue": -9}),
+    "single": (THIRDS, 0.667, {"dtype": "f4"}),
+    "rounded by a codec": (THIRDS, 0.8, {"filters": [BITROUND]}),
+    "times": (DATES, np.datetime64("2000-01-02", "ns"), {"units": "days since 1990-01-01"}),
+    "text": (np.array(["a", "b", "c", "d"]), "C", {}),
+    "truth": (np.array([True, False, True, True]), False, {}),
+    "records": (RECORDS, (3, 2.0), {}),
 }
+"""Values, what the third one is in another dataset, and how they are encoded."""
 
 
 @pytest.mark.parametrize(
@@ -96,8 +75,9 @@ KEPT: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     [(kind, 3) for kind in KEPT] + [(kind, 2) for kind in ("packed", "times", "text", "truth")],
 )
 def test_to_zarr_append_compares_values_as_they_are_stored(kind: str, zarr_format: Any) -> None:
-    values, others, encoding = KEPT[kind]
-    store = MemoryStore()
+    values, third, encoding = KEPT[kind]
+    others, store = values.copy(), MemoryStore()
+    others[2] = third
     first = xr.Dataset({"n": ("time", [0]), "kept": ("x", values)})
     to_zarr(first, store, encoding={"kept": {"chunks": (3,), **encoding}}, zarr_format=zarr_format)
     message = r"'kept' at \[2\] is .* here and .* in the store"
@@ -108,18 +88,16 @@ def test_to_zarr_append_compares_values_as_they_are_stored(kind: str, zarr_forma
 
 
 def test_to_zarr_append_never_widens_what_does_not_grow() -> None:
-    store = MemoryStore()
-    units = {"units": "days since 2000-01-01", "dtype": "i8"}
     day = np.datetime64("2000-01-05", "ns")
-    to_zarr(xr.Dataset({"n": ("t", [0]), "ref": day}), store, encoding={"ref": units})
-    later = xr.Dataset({"n": ("t", [0]), "ref": day + np.timedelta64(6, "h")})
+    first, later = (xr.Dataset({"n": ("t", [0]), "ref": day + np.timedelta64(n, "h")}) for n in (0, 6))
+    store = to_zarr(first, encoding={"ref": {"units": "days since 2000-01-01", "dtype": "i8"}}).store
     message = r"times of variable 'ref'.*give the values that are stored"
     refused(store, later, message, append_dim="t", widen_units=True)
 
 
-# Labels along the dimension of the append
-
 NOLEAP = [cftime.DatetimeNoLeap(2000, 2, day) for day in range(1, 29)]
+HOURS = np.array([1, 2], "m8[h]").astype("m8[ns]")
+TWO_DAYS = np.array(["2000-01-02", "2000-01-03"], "M8[ns]")
 LABELS: dict[str, tuple[Any, Any, str, str]] = {
     "the same again": ([1, 2], [1, 2], "label 1 .* there twice", "is 2;"),
     "one of them": ([1.5, 2.5], [3.5, 1.5], r"label 1\.5 .*element 1 .* there twice", r"is 2\.5;"),
@@ -129,20 +107,13 @@ LABELS: dict[str, tuple[Any, Any, str, str]] = {
     "forth where they decrease": ([3, 1], [2], "would follow 1, though the labels decrease", "is 1;"),
     "turning after one": ([1], [0, 2], "label 2 .* would follow 0, though the labels decrease", "is 1;"),
     "times": (
-        np.array(["2000-01-02", "2000-01-03"], "M8[ns]"),
-        np.array(["2000-01-01"], "M8[s]"),
-        "label 2000-01-01 of .* would follow 2000-01-03",
+        TWO_DAYS, np.array(["2000-01-01"], "M8[s]"), "label 2000-01-01 of .* would follow 2000-01-03",
         "is 2000-01-03;",
     ),
     "other calendars": (NOLEAP[3:5], NOLEAP[4:6], "label 2000-02-05 .* there twice", "is 2000-02-05"),
-    "lengths of time": (
-        np.array([1, 2], "m8[h]").astype("m8[ns]"),
-        np.array([2], "m8[h]").astype("m8[ns]"),
-        "label 0 days 02:00:00 .* there twice",
-        "is 0 days 02:00:00;",
-    ),
+    "lengths of time": (HOURS, HOURS[1:], "label 0 days 02:00:00 .* there twice", "is 0 days 02:00:00;"),
     "text": (["a", "b"], ["c", "b"], "label 'b' .* there twice", "is 'b';"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("zarr_format", [3, slow(2)])
@@ -164,35 +135,25 @@ def test_to_zarr_append_refuses_labels_that_repeat_or_go_back(case: str, zarr_fo
 @pytest.mark.parametrize(
     ("there", "new"),
     [
-        ([1, 2], [3]),
-        ([3, 2], [1, 0]),
-        ([1], [0]),
-        ([], [2, 1, 2]),
-        ([1, 3, 2], [0, 9]),
-        ([1, 0, 1], [2, 0]),
-        ([1.0, math.nan], [0.5]),
+        ([1, 2], [3]), ([3, 2], [1, 0]), ([1], [0]), ([], [2, 1, 2]), ([1, 3, 2], [0, 9]),
+        ([1, 0, 1], [2, 0]), ([1.0, math.nan], [0.5]),
     ],
-)
+)  # fmt: skip
 def test_to_zarr_append_accepts_labels_of_no_order_that_is_lost(there: list[Any], new: list[Any]) -> None:
-    store = MemoryStore()
-    for labels in (there, new):
-        values = np.array(labels, "f8")
-        to_zarr(xr.Dataset(coords={"x": values}), store, **({"append_dim": "x"} if labels is new else {}))
+    first, second = (xr.Dataset(coords={"x": np.array(labels, "f8")}) for labels in (there, new))
+    store = to_zarr(first).store
+    to_zarr(second, store, append_dim="x")
     np.testing.assert_array_equal(xzarr3.open_array(store, "x"), [*there, *new])
 
 
 def test_to_zarr_append_checks_labels_in_widened_units() -> None:
-    store = MemoryStore()
     encoding = {"time": {"units": "days since 2000-01-01", "dtype": "i8"}}
-    to_zarr(steps(0, 3), store, encoding=encoding)
+    store = to_zarr(steps(0, 3), encoding=encoding).store
     back = steps(2, 1).assign_coords(time=[np.datetime64("2000-01-02T06:00", "ns")])
     with pytest.raises(ValueError, match=r"label 2000-01-02T06:00 of .* would follow 2000-01-03"):
         to_zarr(back, store, append_dim="time", widen_units=True)
     to_zarr(back, store, append_dim="time", widen_units=True, check_labels=False)
     assert open_dataset(store)["time"].values[3] == back["time"].values[0]
-
-
-# Labels of a region
 
 
 def test_to_zarr_region_refuses_labels_of_other_places(tmp_path: Path) -> None:
@@ -209,49 +170,34 @@ def test_to_zarr_region_refuses_labels_of_other_places(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["time"], steps(0, 4)["time"])
 
 
-@pytest.mark.parametrize("dtype", ["f8", "i8", "M8[ns]"])
-def test_to_zarr_region_writes_labels_that_are_unwritten(dtype: str) -> None:
+@pytest.mark.parametrize(("dtype", "stored"), [("f8", "f8"), ("i8", "i8"), ("M8[ns]", "i8")])
+def test_to_zarr_region_writes_labels_that_are_unwritten(dtype: str, stored: str) -> None:
     labels = np.arange(10, 16).astype("i8").view("M8[ns]" if dtype[0] == "M" else "i8").astype(dtype)
-    store = MemoryStore()
-    template = xr.Dataset({"v": ("x", np.zeros(6))}, coords={"x": np.zeros(6, dtype)})
-    to_zarr(template.drop_vars("x"), store)
-    units = {"units": "nanoseconds since 1970-01-01"} if dtype[0] == "M" else {}
-    xzarr3.create_array(
-        store,
-        "x",
-        shape=6,
-        dtype="f8" if dtype == "f8" else "i8",
-        fill_value=math.nan if dtype == "f8" else 0,
-        dimension_names=["x"],
-        attributes=units,
+    group = to_zarr(xr.Dataset({"v": ("x", np.zeros(6))}))
+    attributes = {"units": "nanoseconds since 1970-01-01"} if dtype[0] == "M" else {}
+    options: dict[str, Any] = {"dimension_names": ["x"], "attributes": attributes}
+    xzarr3.open_group(group.store, mode="r+").create_array(
+        "x", shape=6, dtype=stored, fill_value=math.nan if stored == "f8" else 0, **options
     )
-    xzarr3.consolidate_metadata(store)
+    xzarr3.consolidate_metadata(group.store)
     for start in (0, 2, 4):
         part = xr.Dataset({"v": ("x", np.ones(2))}, coords={"x": labels[start : start + 2]})
-        to_zarr(part, store, region={"x": slice(start, start + 2)})
-    np.testing.assert_array_equal(open_dataset(store)["x"].values, labels)
+        to_zarr(part, group.store, region={"x": slice(start, start + 2)})
+    np.testing.assert_array_equal(open_dataset(group.store)["x"].values, labels)
     with pytest.raises(ValueError, match=r"'x' at \[2\]"):
-        to_zarr(part, store, region={"x": slice(2, 4)})
-
-
-# Attributes that say what values are
+        to_zarr(part, group.store, region={"x": slice(2, 4)})
 
 
 @pytest.mark.parametrize("how", [{"append_dim": "x"}, {"region": {"x": slice(0, 2)}}])
 @pytest.mark.parametrize(
     ("there", "new"),
     [
-        ({"units": "K"}, {"units": "degC"}),
-        ({"units": "1", "calendar": "a"}, {"calendar": "b"}),
-        ({}, {"scale_factor": 0.1}),
-        ({}, {"_FillValue": -1.0}),
+        ({"units": "K"}, {"units": "degC"}), ({"units": "1", "calendar": "a"}, {"calendar": "b"}),
+        ({}, {"scale_factor": 0.1}), ({}, {"_FillValue": -1.0}),
     ],
-)
-def test_to_zarr_refuses_units_and_packing_that_are_not_those_stored(
-    there: dict[str, Any], new: dict[str, Any], how: dict[str, Any]
-) -> None:
-    store = MemoryStore()
-    to_zarr(xr.Dataset({"v": ("x", [1.0, 2.0], {**there, "long_name": "a"})}), store)
+)  # fmt: skip
+def test_to_zarr_refuses_other_units(there: dict[str, Any], new: dict[str, Any], how: Any) -> None:
+    store = to_zarr(xr.Dataset({"v": ("x", [1.0, 2.0], {**there, "long_name": "a"})})).store
     (key, value) = next(iter(new.items()))
     message = f"'v' has the (attribute )?{key} {value!r} here and"
     refused(store, xr.Dataset({"v": ("x", [3.0, 4.0], new)}), message, **how)

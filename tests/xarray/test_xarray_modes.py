@@ -309,9 +309,7 @@ def failing(dataset: xr.Dataset, chunk: int, may_pass: list[bool]) -> xr.Dataset
 @pytest.mark.parametrize(
     "options", [{"append_dim": "time"}, {"mode": "w"}, {"group": "below"}], ids=["append", "w", "new"]
 )
-def test_nothing_is_left_of_a_write_that_fails(
-    tmp_path: Path, options: dict[str, Any], scheduler: str, chunk: int
-) -> None:
+def test_nothing_is_left_of_a_failed_write(tmp_path: Path, options: Any, scheduler: str, chunk: int) -> None:
     to_zarr(base(4), tmp_path, encoding={"a": {"chunks": (2, 4)}})
     before, may_pass = contents(tmp_path), list[bool]()
     new = base(4, 1000).assign_coords(x=base()["x"])[["a"]]
@@ -414,11 +412,6 @@ def test_groups_in_stores(tmp_path: Path, is_archive: bool, zarr_format: Any) ->
     np.testing.assert_array_equal(found["packed"].values[:3], first["packed"].values)
 
 
-def test_without_a_store_it_is_in_memory() -> None:
-    group = to_zarr(base())
-    xr.testing.assert_identical(open_dataset(group.store).load(), base())
-
-
 def test_a_read_only_store() -> None:
     store = xzarr3.MemoryStore()
     to_zarr(base(), store)
@@ -439,19 +432,6 @@ def test_copies_are_kept_true_and_made_only_where_wanted() -> None:
     to_zarr(base(), store, group="g")
     to_zarr(base(2, 3).drop_vars("s"), store, append_dim="time", group="g", consolidated=False)
     assert read(store, group="g", consolidated=True).sizes["time"] == 5
-
-
-@pytest.mark.parametrize("options", [{"mode": "a"}, {"mode": "a-"}, {"append_dim": "time"}])
-def test_new_variables_of_other_lengths(options: dict[str, Any]) -> None:
-    store = xzarr3.MemoryStore()
-    to_zarr(xr.Dataset({"n": ("time", [1, 2, 3]), "s": ("x", [4, 5])}), store)
-    before = contents(store)
-    new = xr.Dataset({"n": ("time", [6, 7, 8]), "z": ("x", [1, 2, 3])})
-    with pytest.raises(ValueError, match="conflicting sizes for dimension 'x': length 3 on 'z'"):
-        to_zarr(new, store, **options)
-    assert contents(store) == before
-    to_zarr(new.isel(x=slice(2)), store, **options)
-    assert read(store, consolidated=True)["z"].values.tolist() == [1, 2]
 
 
 @pytest.mark.parametrize(("place", "mode"), [("a.zarr", "w-"), ("a.zarr", "w"), ("a.zarr.zip", "w-")])
@@ -552,7 +532,8 @@ def integers(n: int, blocks: Any = None) -> xr.Dataset:
 
 
 @pytest.mark.filterwarnings("ignore:saving variable", "ignore:invalid value")
-def test_what_a_straggling_task_of_a_failed_append_gives_is_not_stored(tmp_path: Path) -> None:
+@pytest.mark.parametrize("options", [{"append_dim": "time"}, {"group": "new"}], ids=str)
+def test_what_a_straggling_task_of_a_failed_write_gives_is_not_stored(tmp_path: Path, options: Any) -> None:
     to_zarr(integers(6), tmp_path, encoding={"i": {"chunks": (2, 2)}})
     before = contents(tmp_path)
     begun, failed, given = threading.Event(), threading.Event(), threading.Event()
@@ -560,7 +541,7 @@ def test_what_a_straggling_task_of_a_failed_append_gives_is_not_stored(tmp_path:
     def block(values: Any, block_info: Any = None) -> Any:
         if block_info[0]["chunk-location"][0] == 0:
             assert begun.wait(120)
-            return values * np.nan
+            raise ZeroDivisionError
         begun.set()
         assert failed.wait(120)
         given.set()
@@ -568,9 +549,9 @@ def test_what_a_straggling_task_of_a_failed_append_gives_is_not_stored(tmp_path:
 
     ones = da.ones((4, 4), chunks=(2, 4)).map_blocks(block, dtype="f8", meta=np.empty((0, 0)))
     with ThreadPoolExecutor(2) as pool:
-        options = {"scheduler": "threads", "pool": pool}
-        with pytest.raises(xzarr3.Xzarr3Error, match="missing value"):
-            to_zarr(integers(4, ones), tmp_path, append_dim="time", chunkmanager_store_kwargs=options)
+        threads = {"scheduler": "threads", "pool": pool}
+        with pytest.raises(ZeroDivisionError):
+            to_zarr(integers(4, ones), tmp_path, chunkmanager_store_kwargs=threads, **options)
         assert contents(tmp_path) == before
         failed.set()
         assert given.wait(120)
@@ -611,9 +592,7 @@ def test_what_lies_behind_an_array_is_not_shown_by_the_next_append(tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("_synchronous")
-def test_after_a_killed_append_nobody_waits_on_the_same_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_a_killed_append_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     to_zarr(timed(3, 0), tmp_path)
     more = timed(2, 3).chunk(time=1)
 

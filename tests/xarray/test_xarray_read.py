@@ -9,12 +9,10 @@ import json
 import pickle
 import warnings
 from base64 import b64decode
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import dask.array as da
 import numcodecs
 import numpy as np
 import pytest
@@ -23,7 +21,6 @@ from _engines import QUIET, Stores, check_same, ours, theirs
 from _recording import recording
 from _things import case
 from _xarray_datasets import CORPUS
-from dask.base import tokenize
 from xarray.core import indexing
 
 import xzarr3
@@ -48,22 +45,6 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
 def corpus(stores: Stores) -> dict[str, str]:
     """Paths of what xarray's own engine wrote in version 3."""
     return {name: stores(name) for name in CORPUS}
-
-
-def test_fill_value_of_version_2(tmp_path: Path) -> None:
-    path = str(tmp_path / "a.zarr")
-    group = zarr.create_group(path, zarr_format=2)
-    for name, fill_value in (("seven", 7), ("null", None), ("zero", 0)):
-        options: dict[str, Any] = {"fill_value": fill_value, "attributes": {"_ARRAY_DIMENSIONS": ["x"]}}
-        group.create_array(name, shape=4, chunks=2, dtype="i2", **options)[:2] = [7, 0]
-    for mask, coded in itertools.product((None, True), (True, False)):
-        masked = {"use_zarr_fill_value_as_mask": mask, "mask_and_scale": coded}
-        found = ours(path, **masked)
-        check_same(found, theirs(path, **masked))
-        assert coded or (found["seven"].attrs, found["null"].attrs) == ({"_FillValue": 7}, {})
-    plain = ours(path, use_zarr_fill_value_as_mask=False)
-    assert plain["seven"].values.tolist() == [7, 0, 7, 7]
-    assert "_FillValue" not in {**plain["seven"].attrs, **plain["seven"].encoding}
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -104,26 +85,6 @@ def test_types_that_numpy_does_not_have() -> None:
         for name, found in ours(store, chunks=chunks).items():
             assert found.dtype == np.dtype(getattr(ml_dtypes, str(name)))
             assert found.isel(x=[2, 0]).values.astype(int).tolist() == [3, 1]
-
-
-def test_chunks_of_several_lengths() -> None:
-    store = xzarr3.MemoryStore()
-    values = np.arange(60).reshape(6, 10)
-    chunks = ((1, 2, 3), (4, 4, 2))
-    xzarr3.create_array(store, "a", data=values, chunks=chunks, dimension_names=["x", "y"])
-    found = ours(store, chunks={})["a"]
-    assert found.chunks == chunks
-    assert found.encoding["chunks"] == ((1, 2, 3), 4)
-    assert found.encoding["preferred_chunks"] == {"x": (1, 2, 3), "y": 4}
-    np.testing.assert_array_equal(found, values)
-    whole = da.from_array(values, chunks=found.chunks)
-    for index in ((slice(1, 5), slice(3, 9)), (3, slice(None, None, 3)), (slice(5, 0, -2), 9)):
-        assert found[index].chunks == whole[index].chunks
-        np.testing.assert_array_equal(found[index], values[index])
-    assert ours(store, chunks={"x": 4})["a"].chunks == ((4, 2), (4, 4, 2))
-    again = xzarr3.MemoryStore()
-    xzarr3.to_zarr(ours(store, chunks={}), again)
-    assert xzarr3.open_array(again, "a").write_chunks == (3, 4)
 
 
 def test_very_many_chunks_of_several_lengths_are_not_listed() -> None:
@@ -326,37 +287,6 @@ def test_selections_of_selections() -> None:
             np.testing.assert_array_equal(found.values, model.values, strict=True)
 
 
-_POINTS = xr.DataArray([3, 1, 1, 9], dims="station")
-_MESH = xr.DataArray([[0, 5], [11, 2]], dims=("p", "q"))
-SELECTIONS: dict[str, Callable[[xr.DataArray], Any]] = {
-    "reversed": lambda a: a[::-1, ::-2, 3],
-    "lists": lambda a: a.isel(time=[20, 0, 7, 7], lon=[9, -1]),
-    "boolean": lambda a: a.isel(time=(np.arange(30) % 7 == 3)),
-    "nothing": lambda a: a.isel(time=[], lat=slice(0, 0)),
-    "stations": lambda a: a.isel(lat=_POINTS, lon=_POINTS),
-    "mesh": lambda a: a.isel(time=_MESH, lat=_MESH),
-    "nearest": lambda a: a.sel(lat=[12.3, -40], lon=[20.0, 300.0], method="nearest"),
-    "transposed": lambda a: a.transpose("lon", "time", "lat").isel(lon=[4, 2], time=slice(None, None, 5)),
-    "again": lambda a: a.isel(time=slice(20, 2, -2)).isel(time=[1, 0, -1], lat=slice(1, None))[:, ::3],
-    "vectorized twice": lambda a: a.isel(lat=_POINTS, lon=_POINTS).isel(station=[2, 0], time=3),
-    "dates": lambda a: a.sel(time=slice("2001-01-05", "2001-01-20", 3)),
-    "integers": lambda a: a.isel(lat=xr.DataArray(3), time=np.int64(2), lon=-1),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "chunks"),
-    [
-        *((name, None) for name in SELECTIONS),
-        *((name, {}) for name in ("lists", "boolean", "stations", "integers")),
-    ],
-)
-def test_selections_of_xarray(corpus: dict[str, str], name: str, chunks: dict[str, int] | None) -> None:
-    select = SELECTIONS[name]
-    lazy = select(ours(corpus["packed"], chunks=chunks)["tas"])
-    xr.testing.assert_identical(lazy, select(theirs(corpus["packed"]).load()["tas"]))
-
-
 def test_selections_read_no_chunk_twice_and_none_in_vain() -> None:
     store = recording()
     values = np.arange(10_000).reshape(100, 100)
@@ -399,46 +329,6 @@ def test_series_at_stations_are_no_points_of_their_own() -> None:
             LazyArray(array)[indexer]
 
 
-def _check_pointwise_selections_of_selections(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    values, lazy = _array(rng, seed)
-    dims = tuple("abcd"[: values.ndim])
-    model, found = xr.Variable(dims, values), xr.Variable(dims, indexing.LazilyIndexedArray(lazy))
-    for _ in range(3):
-        keys: dict[Any, Any] = {}
-        common = tuple(int(n) for n in rng.integers(1, 4, rng.integers(1, 3)))
-        for dim, size in model.sizes.items():
-            kind = rng.integers(5)
-            if kind == 0 and size:
-                keys[dim] = xr.Variable(tuple("pq"[: len(common)]), rng.integers(-size, size, common))
-            elif kind == 1 and size:
-                keys[dim] = rng.integers(-size, size, rng.integers(1, 5))
-            elif kind == 2:
-                keys[dim] = slice(None, None, int(rng.choice([1, 2, -1])))
-        model = model.isel(keys)
-        found = found.isel(keys)
-        renamed = {dim: f"d{at}" for at, dim in enumerate(model.dims)}
-        assert found.dims == model.dims
-        model, found = (
-            xr.Variable([renamed[dim] for dim in each.dims], each._data, fastpath=True)
-            for each in (model, found)
-        )
-        if model.ndim > 4:
-            break
-    np.testing.assert_array_equal(found.values, model.values, strict=True)
-
-
-def test_token_is_deterministic(corpus: dict[str, str]) -> None:
-    def lazy(name: str = "tas") -> Any:
-        return LazyArray(xzarr3.open_array(corpus["packed"], name))
-
-    assert tokenize(lazy()) == tokenize(lazy()) == tokenize(pickle.loads(pickle.dumps(lazy())))
-    assert tokenize(lazy()) != tokenize(lazy("lat"))
-    for chunks in (None, {}):
-        first, second = (ours(corpus["packed"], chunks=chunks)["tas"].chunk().data.name for _ in "ab")
-        assert first == second
-
-
 @pytest.mark.parametrize(
     ("kind", "where", "options", "message"),
     [
@@ -465,16 +355,15 @@ def test_errors_have_the_types_of_the_zarr_engine(
 
 @pytest.mark.parametrize("consolidated", CONSOLIDATED)
 def test_missing_nodes(corpus: dict[str, str], consolidated: bool | None) -> None:
-    with pytest.raises(xzarr3.NodeNotFoundError, match="none"):
-        ours(corpus["bare"], group="none", consolidated=consolidated)
-    with pytest.raises(xzarr3.NodeTypeError, match=r"/a.*is an array, not a group"):
-        ours(corpus["bare"], group="a", consolidated=consolidated)
-    with pytest.raises(xzarr3.NodeTypeError, match="is an array"):
-        ours(Path(corpus["bare"]) / "a", consolidated=consolidated)
-    with pytest.raises(ValueError, match=r"mode='w' cannot open a dataset.*'r', 'r\+'"):
-        ours(corpus["bare"], mode="w", consolidated=consolidated)
-    with pytest.raises(xzarr3.StoreError, match="nosuch"):
-        ours("nosuch://bucket/a.zarr", consolidated=consolidated)
+    for place, options, error, message in (
+        (corpus["bare"], {"group": "none"}, xzarr3.NodeNotFoundError, "none"),
+        (corpus["bare"], {"group": "a"}, xzarr3.NodeTypeError, "/a.*is an array, not a group"),
+        (f"{corpus['bare']}/a", {}, xzarr3.NodeTypeError, "is an array"),
+        (corpus["bare"], {"mode": "w"}, ValueError, r"mode='w' cannot open a dataset.*'r', 'r\+'"),
+        ("nosuch://bucket/a.zarr", {}, xzarr3.StoreError, "nosuch"),
+    ):
+        with pytest.raises(error, match=message):
+            ours(place, consolidated=consolidated, **options)
 
 
 @pytest.mark.parametrize("consolidated", [True, False])

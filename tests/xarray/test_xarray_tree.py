@@ -135,17 +135,6 @@ def test_encoding_by_path(tmp_path: Path) -> None:
     assert not (tmp_path / "c").exists()
 
 
-def test_below_a_group(tmp_path: Path) -> None:
-    xzarr3.to_zarr(xr.Dataset({"top": ("z", [1])}), tmp_path)
-    group = xzarr3.to_zarr(tree(), tmp_path, group="deep/er")
-    assert group.path == "deep/er"
-    xr.testing.assert_identical(ours(tmp_path, group="deep/er"), tree())
-    everything = theirs(tmp_path)
-    assert everything.groups == ("/", "/deep", "/deep/er", "/deep/er/a", "/deep/er/a/b")
-    xr.testing.assert_identical(everything, theirs(tmp_path, consolidated=False))
-    assert everything["top"].item() == 1
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
 def test_a_large_tree_computed_later(tmp_path: Path, zarr_format: Any) -> None:
