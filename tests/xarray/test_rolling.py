@@ -493,9 +493,8 @@ def test_trees_bounds_and_consolidated_metadata(way: str, zarr_format: Any) -> N
     whole.time.attrs["bounds"] = "time_bnds"
     below, other = (xr.Dataset({"b": ("time", np.arange(n))}) for n in (6, 3))
     there = whole if way == "drop" else whole.isel(time=slice(2, None))
-    store = xzarr3.MemoryStore()
     tree = xr.DataTree.from_dict({"/x": there, "/y": other, **({"/x/low": below} if way == "drop" else {})})
-    to_zarr(tree, store, zarr_format=zarr_format, consolidated=True)
+    store = to_zarr(tree, zarr_format=zarr_format, consolidated=True).store
     if way == "drop":
         xzarr3.drop(store, path="x", time=slice(None, "2019-04"))
         whole, below = whole.isel(time=slice(4, None)), below.isel(time=slice(4, None))

@@ -32,8 +32,7 @@ def data() -> xr.Dataset:
 
 def stored(*changes: tuple[str, Callable[[Any], object]], zarr_format: Any = 3) -> xzarr3.MemoryStore:
     """The data, and what is changed in the document of an array."""
-    store = xzarr3.MemoryStore()
-    xzarr3.to_zarr(data(), store, zarr_format=zarr_format, consolidated=False)
+    store = xzarr3.to_zarr(data(), zarr_format=zarr_format, consolidated=False).store
     for name, change in changes:
         key = DOCUMENTS[zarr_format].format(name)
         document = json.loads(bytes(store.get(key) or b""))
@@ -154,8 +153,7 @@ def test_open_dataset_beside_a_broken_document(text: bytes) -> None:
 
 
 def test_open_datatree_with_unreadable_variables() -> None:
-    store = xzarr3.MemoryStore()
-    xzarr3.to_zarr(data(), store, consolidated=False)
+    store = xzarr3.to_zarr(data(), consolidated=False).store
     for key, value in contents(stored(("bad", of_unknown_codec))).items():
         store.set(f"below/{key}", value)
     with pytest.warns(UserWarning, match="'bad' cannot be read"):

@@ -129,6 +129,11 @@ def times(since: str, unit: str = "hours", dtype: str = "int32") -> dict[str, An
     return {"time": {"units": f"{unit} since {since}", "dtype": dtype}}
 
 
+def in_calendar(at: int, calendar: str = "noleap") -> xr.Dataset:
+    times = xr.date_range("2000-02-28", periods=8, freq="6h", calendar=calendar, use_cftime=True)
+    return day(at).assign_coords(time=times[4 * at : 4 * at + 4])
+
+
 def text(dtype: Any, **options: Any) -> dict[str, Any]:
     return {"data": np.array(["", "a", "bc"]).astype(dtype), "zarr_format": 2, **options}
 
@@ -171,6 +176,7 @@ ENCODED: dict[str, tuple[Any, list[Any]]] = {
     "longer floats": (day, [{"t2m": {"dtype": "f8"}}, {}]),
     "other units": (day, [times("2000-01-01"), times("1999-12-31", "seconds", "int64")]),
     "finer units": (day, [times("2000-01-02 06:30:00", "minutes", "int64"), times("2000-01-01")]),
+    "no leap days": (in_calendar, [{}, {}]),
     "another begin, and bounds": (with_bounds, [times(f"2000-01-0{at + 1}") for at in range(3)]),
 }
 
@@ -193,16 +199,14 @@ def test_values_are_decoded_by_the_encoding_of_each_store(case: str) -> None:
     "units", ["hours since 1850-01-01", "day since 2001-1-1 12:00", "milliseconds since 2020-02-28"]
 )
 @pytest.mark.parametrize("calendar", ["standard", "proleptic_gregorian", "noleap"])
-def test_whole_times_get_other_units(
-    monkeypatch: pytest.MonkeyPatch, units: str, calendar: str, dtype: str
-) -> None:
+def test_whole_times_get_other_units(units: str, calendar: str, dtype: str) -> None:
     values = np.array([[0, 1, 1000], [7, 30_000, 2]], dtype)
     finer = f"microseconds since {'1850' if 'hours' in units else '2000'}-01-01"
     one, other = ({"units": each, "calendar": calendar} for each in (units, finer))
     change = Retimed("time", "a store", one, other, "int64")
     found = change(values)
-    monkeypatch.setattr(Retimed, "_counted", lambda *_: None)
-    np.testing.assert_array_equal(found, change(values))
+    with mock.patch.object(Retimed, "_counted", return_value=None):  # As xarray decodes and encodes them.
+        np.testing.assert_array_equal(found, change(values))
     assert found.dtype == "int64"
 
 
@@ -213,21 +217,6 @@ def test_the_dates_of_many_stores_are_decoded_once_for_each_of_their_units() -> 
         xzarr3.open_mfdataset(stores)
     units = [str(call.args[0]["units"]) for call in decoded.call_args_list]
     assert len(units) == len(set(units)) == 9
-
-
-def cftime_day(at: int, calendar: str) -> xr.Dataset:
-    times = xr.date_range("2000-02-27", periods=8, freq="D", calendar=calendar, use_cftime=True)
-    return xr.Dataset({"t": ("time", np.arange(4) + at)}, {"time": times[4 * at : 4 * at + 4]})
-
-
-def test_times_of_other_calendars() -> None:
-    found = xzarr3.open_mfdataset(stores_of([cftime_day(0, "noleap"), cftime_day(1, "noleap")]))
-    assert [str(each)[:10] for each in found["time"].values[:3]] == ["2000-02-27", "2000-02-28", "2000-03-01"]
-
-
-def in_360_days(ds: xr.Dataset) -> xr.Dataset:
-    times = xr.date_range("2000-01-02", periods=4, freq="6h", calendar="360_day", use_cftime=True)
-    return ds.assign_coords(time=times)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +231,7 @@ def in_360_days(ds: xr.Dataset) -> xr.Dataset:
         (lambda ds: ds.transpose("time", "x", "y"), r"'t2m' has the dimensions \('time', 'x', 'y'\)"),
         (lambda ds: ds.assign(t2m=ds["t2m"].assign_attrs(units="degC")), r"'t2m' cannot .*'K'.*'degC'"),
         (lambda ds: ds.assign(t2m=ds["t2m"].astype("i8")), r"dtype float32.*int64; no dtype holds"),
-        (in_360_days, r"'time' cannot be joined.*calendar 'standard'.*calendar '360_day'"),
+        (lambda ds: in_calendar(1, "360_day"), r"'time' cannot be .*calendar 'standard'.*calendar '360_day'"),
     ],
     ids=["static", "labels", "scalar", "shape", "lacks", "more", "order", "units", "type", "calendar"],
 )

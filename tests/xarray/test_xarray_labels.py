@@ -124,8 +124,7 @@ def test_to_zarr_append_refuses_labels_that_repeat_or_go_back(case: str, zarr_fo
     def labelled(labels: Any) -> xr.Dataset:
         return xr.Dataset({"v": ("t", np.arange(len(labels)))}, coords={"t": labels})
 
-    store = MemoryStore()
-    to_zarr(labelled(there), store, zarr_format=zarr_format)
+    store = to_zarr(labelled(there), zarr_format=zarr_format).store
     refused(store, labelled(new), f"{reason}.* the last label in '/t' .*{last}", append_dim="t")
     to_zarr(labelled(new), store, append_dim="t", check_labels=False)
     expected = xr.concat([labelled(there), labelled(new)], "t")["t"]

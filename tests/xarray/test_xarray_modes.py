@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import threading
 import time
@@ -10,7 +9,6 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ import pytest
 import xarray as xr
 from _engines import QUIET, NotingStore, check_same, contents
 from _killed import KilledError, forget_process, left, opened
-from _processes import processes, run_processes
 from _slow import slow, slow_but
 from _waiting import WaitingStore
 
@@ -336,8 +333,7 @@ def _refuse_to_wait(patch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_append_after_one_that_failed_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = xzarr3.MemoryStore()
-    to_zarr(base(4), store)
+    store = to_zarr(base(4)).store
     with pytest.raises(ZeroDivisionError):
         to_zarr(failing(base(2, 1000)[["a"]], 1, []), store, append_dim="time")
     assert not [key for key in store.list() if lease.is_lease(key)]
@@ -413,8 +409,7 @@ def test_groups_in_stores(tmp_path: Path, is_archive: bool, zarr_format: Any) ->
 
 
 def test_a_read_only_store() -> None:
-    store = xzarr3.MemoryStore()
-    to_zarr(base(), store)
+    store = to_zarr(base()).store
     closed = xzarr3.MemoryStore(contents(store), read_only=True)
     for options in ({"mode": "w"}, {"mode": "a"}, {"mode": "r+"}, {"append_dim": "time"}):
         with pytest.raises(xzarr3.ReadOnlyError):
@@ -422,8 +417,7 @@ def test_a_read_only_store() -> None:
 
 
 def test_copies_are_kept_true_and_made_only_where_wanted() -> None:
-    store = xzarr3.MemoryStore()
-    to_zarr(base(), store, consolidated=False)
+    store = to_zarr(base(), consolidated=False).store
     for start, options, is_held in ((3, {"consolidated": False}, False), (5, {}, True)):
         to_zarr(base(2, start).drop_vars("s"), store, append_dim="time", **options)
         assert xzarr3.open_group(store).consolidated == is_held
@@ -497,19 +491,6 @@ def test_a_template_knows_what_it_replaces_by_place(tmp_path: Path, engine: str)
     xr.testing.assert_identical(open_dataset(tmp_path, group="g").load(), base())
     to_zarr(there + 1, tmp_path, group="h", mode="w", compute=False).compute(scheduler="threads")
     np.testing.assert_array_equal(open_dataset(tmp_path, group="h")["a"].values, base()["a"].values + 1)
-
-
-@pytest.mark.slow
-def test_processes_that_write_regions_of_one_chunk(tmp_path: Path) -> None:
-    whole = timed(8, 0)
-    to_zarr(whole.chunk(), tmp_path, compute=False, encoding={"a": {"chunks": (8, 4)}})
-
-    def write(first: int) -> None:
-        for at in range(first, 8, 3):
-            to_zarr(timed(1, at), tmp_path, region="auto")
-
-    run_processes(*(partial(write, first) for first in range(3)), seconds=300)
-    xr.testing.assert_identical(read(tmp_path, consolidated=True), whole.load())
 
 
 @pytest.mark.slow
@@ -588,23 +569,3 @@ def test_what_lies_behind_an_array_is_not_shown_by_the_next_append(tmp_path: Pat
         (tmp_path / "i" / "c" / "4" / "1").write_bytes(chunk)
         to_zarr(integers(4, blocks), tmp_path, append_dim="time")
         assert not xzarr3.open_array(tmp_path, "i")[6:].any()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("_synchronous")
-def test_after_a_killed_append_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    to_zarr(timed(3, 0), tmp_path)
-    more = timed(2, 3).chunk(time=1)
-
-    def last(block: Any, block_info: Any = None) -> Any:
-        if block_info[0]["chunk-location"][0]:
-            os._exit(3)
-        return block
-
-    killed = more.assign(a=more["a"].copy(data=more["a"].data.map_blocks(last, dtype="f8")))
-    with processes(lambda: to_zarr(killed, tmp_path, append_dim="time")) as (process,):
-        assert os.waitstatus_to_exitcode(process.wait(300)) == 3
-    assert (tmp_path / "a" / ".xzarr3-lease").exists()
-    _refuse_to_wait(monkeypatch)
-    to_zarr(more, tmp_path, append_dim="time")
-    xr.testing.assert_identical(read(tmp_path, consolidated=True), timed(5, 0).load())

@@ -44,9 +44,7 @@ def stamps(*texts: str) -> xr.Dataset:
 
 def stored(dataset: xr.Dataset, **encoding: Any) -> MemoryStore:
     """A store that holds a dataset."""
-    store = MemoryStore()
-    to_zarr(dataset, store, encoding=encoding)
-    return store
+    return to_zarr(dataset, encoding=encoding).store
 
 
 @pytest.fixture(autouse=True)
@@ -235,8 +233,7 @@ def test_packed_values_are_read_within_half_a_step(dtype: str, packed: str, chun
     mark = np.dtype(packed).type(np.finfo("f4").max if packed == "f4" else np.iinfo(packed).max)
     encoding = {"dtype": packed, "scale_factor": scale, "add_offset": -1 - low * scale, "_FillValue": mark}
     dataset = xr.Dataset({"v": ("x", values)})
-    store = MemoryStore()
-    to_zarr(dataset.chunk(x=10**5) if chunked else dataset, store, encoding={"v": encoding})
+    store = to_zarr(dataset.chunk(x=10**5) if chunked else dataset, encoding={"v": encoding}).store
     found = open_dataset(store)["v"].values
     step = 0.0 if packed == "f4" else scale / 2
     np.testing.assert_allclose(found, values, rtol=0, atol=step + 2e-6, equal_nan=True)
@@ -479,8 +476,7 @@ def test_room_is_left_only_where_nobody_chose() -> None:
         (made.chunk(time=2), {}, (2, 10)),
         (made.drop_encoding(), {}, (4, 10)),
     ]:
-        store = MemoryStore()
-        to_zarr(dataset, store, encoding=encoding)
+        store = to_zarr(dataset, encoding=encoding).store
         assert xzarr3.open_array(store, "v").chunks == chunks
 
 

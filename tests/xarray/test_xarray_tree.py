@@ -274,8 +274,7 @@ def test_mode_r_plus_sets_values_only(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("options", [{"append_dim": "x"}, {"region": "auto"}])
 def test_to_zarr_refuses_to_append_trees_and_to_write_regions_of_them(options: Any) -> None:
-    store = xzarr3.MemoryStore()
-    xzarr3.to_zarr(tree(), store)
+    store = xzarr3.to_zarr(tree()).store
     before = contents(store)
     with pytest.raises(ValueError, match=r"is not for trees; write each dataset by a call of its own"):
         xzarr3.to_zarr(tree(), store, **options)
