@@ -30,7 +30,7 @@ def data() -> xr.Dataset:
     )
 
 
-def stored(*changes: tuple[str, Callable[[Any], object]], zarr_format: Any = 3) -> xzarr3.MemoryStore:
+def stored(*changes: tuple[str, Callable[[Any], object]], zarr_format: Any = 3) -> Any:
     """The data, and what is changed in the document of an array."""
     store = xzarr3.to_zarr(data(), zarr_format=zarr_format, consolidated=False).store
     for name, change in changes:

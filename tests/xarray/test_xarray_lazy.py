@@ -240,7 +240,7 @@ def test_loading_asynchronously_takes_few_rounds() -> None:
 SCALES = (None, 0.01, 2, 1e-30, np.float32(0.1), np.float64(0.1), np.int16(3))
 
 
-def _packed_store(dtype: str, chunks: Any, shards: Any, **attributes: Any) -> xzarr3.MemoryStore:
+def _packed_store(dtype: str, chunks: Any, shards: Any, **attributes: Any) -> xzarr3.Store:
     rng = np.random.default_rng(1)
     kind, shape = np.dtype(dtype), (70, 33, 40)
     if kind.kind == "f":

@@ -42,7 +42,7 @@ def stamps(*texts: str) -> xr.Dataset:
     )
 
 
-def stored(dataset: xr.Dataset, **encoding: Any) -> MemoryStore:
+def stored(dataset: xr.Dataset, **encoding: Any) -> Any:
     """A store that holds a dataset."""
     return to_zarr(dataset, encoding=encoding).store
 
