@@ -173,14 +173,11 @@ def test_na_is_refused_where_each_element_has_a_value(stored: str) -> None:
     np.testing.assert_array_equal(xzarr3.open_array(store, "v")[...], [*data, 1, 0])
 
 
-@pytest.mark.parametrize(
-    ("stored", "given", "dtype"),
-    [
-        ("Int8", 300, "Int64"), ("UInt8", -1, "Int64"), ("UInt64", -1, "Int64"), ("Int64", 2**63, "UInt64"),
-        ("Int64", 1.5, "Float64"), ("Float64", 2**53 + 1, "Int64"), ("Float32", 1e300, "Float64"),
-        ("boolean", 2, "Int64"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("stored", "given", "dtype"), [
+    ("Int8", 300, "Int64"), ("UInt8", -1, "Int64"), ("UInt64", -1, "Int64"), ("Int64", 2**63, "UInt64"),
+    ("Int64", 1.5, "Float64"), ("Float64", 2**53 + 1, "Int64"), ("Float32", 1e300, "Float64"),
+    ("boolean", 2, "Int64"),
+])  # fmt: skip
 @pytest.mark.parametrize("others", [[], [None]])
 def test_what_cannot_be_held_is_refused(stored: str, given: Any, dtype: str, others: list[None]) -> None:
     store = to_zarr(days([1, None], stored)).store

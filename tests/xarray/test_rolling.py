@@ -509,20 +509,17 @@ def test_trees_bounds_and_consolidated_metadata(way: str, zarr_format: Any) -> N
     assert xzarr3.open_group(store).consolidated
 
 
-@pytest.mark.parametrize(
-    ("given", "error", "text"),
-    [
-        ({}, ArgumentError, "found 0 dimensions"),
-        ({"time": slice(None, "2019"), "lat": slice(None, 2)}, ArgumentError, "found 2 dimensions"),
-        ({"tme": slice(None, "2019")}, ArgumentError, "no dimension 'tme'.*did you mean 'time'"),
-        ({"time": "2019"}, xzarr3.ArgumentTypeError, "a slice with an end"),
-        ({"time": slice("2019", "2020")}, xzarr3.ArgumentTypeError, "a slice with an end"),
-        ({"time": slice(None, None, 2)}, xzarr3.ArgumentTypeError, "a slice with an end"),
-        ({"time": slice(None, "soon")}, ArgumentError, "does not select along the coordinate 'time'"),
-        ({"time": slice(None, "2030")}, ArgumentError, "cannot drop 48 of the 48"),
-        ({"nv": slice(None, "2")}, xzarr3.ArgumentTypeError, "no coordinate"),
-    ],
-)
+@pytest.mark.parametrize(("given", "error", "text"), [
+    ({}, ArgumentError, "found 0 dimensions"),
+    ({"time": slice(None, "2019"), "lat": slice(None, 2)}, ArgumentError, "found 2 dimensions"),
+    ({"tme": slice(None, "2019")}, ArgumentError, "no dimension 'tme'.*did you mean 'time'"),
+    ({"time": "2019"}, xzarr3.ArgumentTypeError, "a slice with an end"),
+    ({"time": slice("2019", "2020")}, xzarr3.ArgumentTypeError, "a slice with an end"),
+    ({"time": slice(None, None, 2)}, xzarr3.ArgumentTypeError, "a slice with an end"),
+    ({"time": slice(None, "soon")}, ArgumentError, "does not select along the coordinate 'time'"),
+    ({"time": slice(None, "2030")}, ArgumentError, "cannot drop 48 of the 48"),
+    ({"nv": slice(None, "2")}, xzarr3.ArgumentTypeError, "no coordinate"),
+])  # fmt: skip
 def test_misuse_names_what_is_accepted(given: Any, error: type[Exception], text: str) -> None:
     store = xzarr3.MemoryStore()
     archive("drop", store, 0)

@@ -227,15 +227,11 @@ def test_either_writes_regions_of_the_other(tmp_path: Path, name: str, first: st
         np.testing.assert_allclose(there, values, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"combine": "by_coords"},
-        slow({"combine": "by_coords", "chunks": {"time": 2}, "data_vars": "minimal"}),
-        slow({"combine": "nested", "concat_dim": ["time", "lon"], "parallel": True, "join": "outer"}),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("options", [
+    {"combine": "by_coords"},
+    slow({"combine": "by_coords", "chunks": {"time": 2}, "data_vars": "minimal"}),
+    slow({"combine": "nested", "concat_dim": ["time", "lon"], "parallel": True, "join": "outer"}),
+], ids=repr)  # fmt: skip
 @pytest.mark.parametrize("writer", WRITERS)
 def test_lists_of_stores(tmp_path: Path, writer: str, options: dict[str, Any]) -> None:
     """Six stores of one dataset: three along time, each in two along longitude."""

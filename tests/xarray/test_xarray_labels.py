@@ -131,13 +131,10 @@ def test_to_zarr_append_refuses_labels_that_repeat_or_go_back(case: str, zarr_fo
     np.testing.assert_array_equal(open_dataset(store)["t"], expected)
 
 
-@pytest.mark.parametrize(
-    ("there", "new"),
-    [
-        ([1, 2], [3]), ([3, 2], [1, 0]), ([1], [0]), ([], [2, 1, 2]), ([1, 3, 2], [0, 9]),
-        ([1, 0, 1], [2, 0]), ([1.0, math.nan], [0.5]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("there", "new"), [
+    ([1, 2], [3]), ([3, 2], [1, 0]), ([1], [0]), ([], [2, 1, 2]), ([1, 3, 2], [0, 9]),
+    ([1, 0, 1], [2, 0]), ([1.0, math.nan], [0.5]),
+])  # fmt: skip
 def test_to_zarr_append_accepts_labels_of_no_order_that_is_lost(there: list[Any], new: list[Any]) -> None:
     first, second = (xr.Dataset(coords={"x": np.array(labels, "f8")}) for labels in (there, new))
     store = to_zarr(first).store
@@ -188,13 +185,10 @@ def test_to_zarr_region_writes_labels_that_are_unwritten(dtype: str, stored: str
 
 
 @pytest.mark.parametrize("how", [{"append_dim": "x"}, {"region": {"x": slice(0, 2)}}])
-@pytest.mark.parametrize(
-    ("there", "new"),
-    [
-        ({"units": "K"}, {"units": "degC"}), ({"units": "1", "calendar": "a"}, {"calendar": "b"}),
-        ({}, {"scale_factor": 0.1}), ({}, {"_FillValue": -1.0}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("there", "new"), [
+    ({"units": "K"}, {"units": "degC"}), ({"units": "1", "calendar": "a"}, {"calendar": "b"}),
+    ({}, {"scale_factor": 0.1}), ({}, {"_FillValue": -1.0}),
+])  # fmt: skip
 def test_to_zarr_refuses_other_units(there: dict[str, Any], new: dict[str, Any], how: Any) -> None:
     store = to_zarr(xr.Dataset({"v": ("x", [1.0, 2.0], {**there, "long_name": "a"})})).store
     (key, value) = next(iter(new.items()))

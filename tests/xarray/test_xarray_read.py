@@ -329,20 +329,17 @@ def test_series_at_stations_are_no_points_of_their_own() -> None:
             LazyArray(array)[indexer]
 
 
-@pytest.mark.parametrize(
-    ("kind", "where", "options", "message"),
-    [
-        *((FileNotFoundError, "nowhere", {"consolidated": each}, "no 'nowhere' in") for each in CONSOLIDATED),
-        (KeyError, "packed", {"group": "none"}, "none"),
-        (FileNotFoundError, "packed", {"group": "none", "consolidated": False}, "none"),
-        (FileNotFoundError, "packed", {"zarr_format": 2, "consolidated": False}, "another format than 2"),
-        (ValueError, "unconsolidated", {"consolidated": True}, "or leave consolidated=True out$"),
-        (ValueError, "packed", {"chunks": "some"}, None),
-        (ValueError, "packed", {"zarr_format": 4}, "zarr_format.*found 4; accepted: 3, 2"),
-        (TypeError, "packed", {"storage_options": {"anon": True}}, "storage_options"),
-        (TypeError, "packed", {"nonsense": 1}, "has no argument 'nonsense'"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "where", "options", "message"), [
+    *((FileNotFoundError, "nowhere", {"consolidated": each}, "no 'nowhere' in") for each in CONSOLIDATED),
+    (KeyError, "packed", {"group": "none"}, "none"),
+    (FileNotFoundError, "packed", {"group": "none", "consolidated": False}, "none"),
+    (FileNotFoundError, "packed", {"zarr_format": 2, "consolidated": False}, "another format than 2"),
+    (ValueError, "unconsolidated", {"consolidated": True}, "or leave consolidated=True out$"),
+    (ValueError, "packed", {"chunks": "some"}, None),
+    (ValueError, "packed", {"zarr_format": 4}, "zarr_format.*found 4; accepted: 3, 2"),
+    (TypeError, "packed", {"storage_options": {"anon": True}}, "storage_options"),
+    (TypeError, "packed", {"nonsense": 1}, "has no argument 'nonsense'"),
+])  # fmt: skip
 def test_errors_have_the_types_of_the_zarr_engine(
     corpus: dict[str, str], kind: type[Exception], where: str, options: dict[str, Any], message: str | None
 ) -> None:
@@ -409,17 +406,14 @@ def test_names_of_dask_arrays_change_with_the_content_behind_a_path(tmp_path: Pa
         assert found.compute()[0, 0] == 100 * number
 
 
-@pytest.mark.parametrize(
-    ("stored", "dtype", "value"),
-    [
-        ("AAAAAAAA+H8=", "f4", np.nan), ("AAAAAAAA8D8=", "f8", 1.0), (1.5, "f4", 1.5), (-999, "f4", -999.0),
-        ("NaN", "f8", np.nan), ("-Infinity", "f8", -np.inf), ("0x7fc00000", "f4", np.nan),
-        ("0x3ff0000000000000", "f8", 1.0), (-999, "i2", -999), (7.0, "u1", 7), (True, "?", True),
-        (["AAAAAAAA8D8=", 2], "c8", 1 + 2j), ("YWI=", "S2", b"ab"), ("ab", "U2", "ab"),
-        ("x", "f4", None), ("AAAA", "f8", None), (None, "f4", None), ([1], "c8", None), (1.5, "i4", None),
-        ("1", "i4", None), ("?", "S1", None), (1, "V2", None),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("stored", "dtype", "value"), [
+    ("AAAAAAAA+H8=", "f4", np.nan), ("AAAAAAAA8D8=", "f8", 1.0), (1.5, "f4", 1.5), (-999, "f4", -999.0),
+    ("NaN", "f8", np.nan), ("-Infinity", "f8", -np.inf), ("0x7fc00000", "f4", np.nan),
+    ("0x3ff0000000000000", "f8", 1.0), (-999, "i2", -999), (7.0, "u1", 7), (True, "?", True),
+    (["AAAAAAAA8D8=", 2], "c8", 1 + 2j), ("YWI=", "S2", b"ab"), ("ab", "U2", "ab"),
+    ("x", "f4", None), ("AAAA", "f8", None), (None, "f4", None), ([1], "c8", None), (1.5, "i4", None),
+    ("1", "i4", None), ("?", "S1", None), (1, "V2", None),
+])  # fmt: skip
 def test_fill_value_attribute_is_read_in_any_form(stored: Any, dtype: str, value: Any) -> None:
     if value is None:
         with pytest.raises(ValueError, match="_FillValue"):

@@ -481,15 +481,12 @@ def test_room_is_left_only_where_nobody_chose() -> None:
 
 
 @pytest.mark.parametrize("there", [[0.5], np.array([0.5], "f4"), np.array([0.5], "f2")])
-@pytest.mark.parametrize(
-    ("dtype", "fits", "lost", "read"),
-    [
-        ("i8", [0, -(2**10), 2**11], 2**62 + 1, "4611686018427387904"),
-        ("i8", [], 2**63 - 1, "9223372036854775808"),
-        ("u8", [2**11], 2**64 - 1, "18446744073709551616"),
-        ("i8", [], -(2**53) - 1, "-9007199254740992"),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "fits", "lost", "read"), [
+    ("i8", [0, -(2**10), 2**11], 2**62 + 1, "4611686018427387904"),
+    ("i8", [], 2**63 - 1, "9223372036854775808"),
+    ("u8", [2**11], 2**64 - 1, "18446744073709551616"),
+    ("i8", [], -(2**53) - 1, "-9007199254740992"),
+])  # fmt: skip
 def test_integers_that_floats_would_round(there: Any, dtype: str, fits: Any, lost: int, read: str) -> None:
     store = stored(xr.Dataset({"v": ("x", there)}))
     to_zarr(xr.Dataset({"v": ("x", np.array(fits, dtype))}), store, append_dim="x")

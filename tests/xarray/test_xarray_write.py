@@ -171,29 +171,25 @@ BIG_ENDIAN = {"name": "bytes", "configuration": {"endian": "big"}}
 DOTS, DOTS_V2 = ({"name": name, "configuration": {"separator": "."}} for name in ("default", "v2"))
 
 
-@pytest.mark.parametrize(
-    ("encoding", "field", "expected"),
-    [
-        ({"chunks": (2, 3)}, "chunk_grid", {"name": "regular", "configuration": {"chunk_shape": [2, 3]}}),
-        ({"chunks": 9}, "chunk_grid", {"name": "regular", "configuration": {"chunk_shape": [9, 9]}}),
-        ({"compressors": None}, "codecs", ["bytes"]),
-        ({"compressors": "gzip"}, "codecs", ["bytes", "gzip"]),
-        ({"compressors": [{"name": "zstd", "configuration": {"level": 5}}]}, "codecs", ["bytes", "zstd"]),
-        ({"compressors": GzipCodec(level=1)}, "codecs", ["bytes", "gzip"]),
-        ({"compressors": zarr.codecs.BloscCodec(cname="lz4")}, "codecs", ["bytes", "blosc"]),
-        ({"compressors": ["zstd", "crc32c"]}, "codecs", ["bytes", "zstd", "crc32c"]),
-        ({"filters": TRANSPOSE}, "codecs", ["transpose", "bytes", "zstd"]),
-        ({"serializer": BIG_ENDIAN, "compressors": None}, "codecs", [BIG_ENDIAN]),
-        ({"shards": (4, 6)}, "codecs", ["sharding_indexed"]),
-        ({"fill_value": -1.0}, "fill_value", -1.0),
-        ({"fill_value": None}, "fill_value", "NaN"),
-        ({"dtype": "int16"}, "data_type", "int16"),
-        ({"dtype": "float32", "_FillValue": None}, "data_type", "float32"),
-        ({"chunk_key_encoding": {"name": "v2", "separator": "."}}, "chunk_key_encoding", DOTS_V2),
-        ({"chunk_key_encoding": DOTS}, "chunk_key_encoding", DOTS),
-    ],
-    ids=lambda value: str(value)[:40],
-)
+@pytest.mark.parametrize(("encoding", "field", "expected"), [
+    ({"chunks": (2, 3)}, "chunk_grid", {"name": "regular", "configuration": {"chunk_shape": [2, 3]}}),
+    ({"chunks": 9}, "chunk_grid", {"name": "regular", "configuration": {"chunk_shape": [9, 9]}}),
+    ({"compressors": None}, "codecs", ["bytes"]),
+    ({"compressors": "gzip"}, "codecs", ["bytes", "gzip"]),
+    ({"compressors": [{"name": "zstd", "configuration": {"level": 5}}]}, "codecs", ["bytes", "zstd"]),
+    ({"compressors": GzipCodec(level=1)}, "codecs", ["bytes", "gzip"]),
+    ({"compressors": zarr.codecs.BloscCodec(cname="lz4")}, "codecs", ["bytes", "blosc"]),
+    ({"compressors": ["zstd", "crc32c"]}, "codecs", ["bytes", "zstd", "crc32c"]),
+    ({"filters": TRANSPOSE}, "codecs", ["transpose", "bytes", "zstd"]),
+    ({"serializer": BIG_ENDIAN, "compressors": None}, "codecs", [BIG_ENDIAN]),
+    ({"shards": (4, 6)}, "codecs", ["sharding_indexed"]),
+    ({"fill_value": -1.0}, "fill_value", -1.0),
+    ({"fill_value": None}, "fill_value", "NaN"),
+    ({"dtype": "int16"}, "data_type", "int16"),
+    ({"dtype": "float32", "_FillValue": None}, "data_type", "float32"),
+    ({"chunk_key_encoding": {"name": "v2", "separator": "."}}, "chunk_key_encoding", DOTS_V2),
+    ({"chunk_key_encoding": DOTS}, "chunk_key_encoding", DOTS),
+], ids=lambda value: str(value)[:40])  # fmt: skip
 def test_encoding(tmp_path: Path, encoding: dict[str, Any], field: str, expected: Any) -> None:
     with pytest.warns(SerializationWarning) if encoding.get("dtype") == "int16" else nullcontext():
         to_zarr(small(), tmp_path, encoding={"a": encoding})
@@ -205,23 +201,19 @@ def test_encoding(tmp_path: Path, encoding: dict[str, Any], field: str, expected
     np.testing.assert_array_equal(open_dataset(tmp_path)["a"], small()["a"])
 
 
-@pytest.mark.parametrize(
-    ("encoding", "expected"),
-    [
-        ({}, {"chunks": [4, 6], "fill_value": "NaN", "dtype": "<f8", "order": "C"}),
-        ({"_FillValue": None}, {"fill_value": None}),
-        ({"dtype": ">f4"}, {"dtype": ">f4", "fill_value": "NaN"}),
-        ({"dtype": "int16", "_FillValue": 7}, {"dtype": "<i2", "fill_value": 7}),
-        ({"compressors": None}, {"compressor": None, "filters": None}),
-        ({"compressor": {"id": "zlib", "level": 1}}, {"compressor": {"id": "zlib", "level": 1}}),
-        ({"compressors": "gzip"}, {"compressor": {"id": "gzip", "level": 5}}),
-        ({"order": "F", "compressors": ()}, {"order": "F", "compressor": None}),
-        ({"filters": [{"id": "delta", "dtype": "<f8"}]},) * 2,
-        ({"filters": [{"id": "zlib", "level": 2}], "compressor": {"id": "bz2", "level": 1}},) * 2,
-        ({"chunk_key_encoding": {"name": "v2", "separator": "/"}}, {"dimension_separator": "/"}),
-    ],
-    ids=lambda value: str(value)[:50],
-)
+@pytest.mark.parametrize(("encoding", "expected"), [
+    ({}, {"chunks": [4, 6], "fill_value": "NaN", "dtype": "<f8", "order": "C"}),
+    ({"_FillValue": None}, {"fill_value": None}),
+    ({"dtype": ">f4"}, {"dtype": ">f4", "fill_value": "NaN"}),
+    ({"dtype": "int16", "_FillValue": 7}, {"dtype": "<i2", "fill_value": 7}),
+    ({"compressors": None}, {"compressor": None, "filters": None}),
+    ({"compressor": {"id": "zlib", "level": 1}}, {"compressor": {"id": "zlib", "level": 1}}),
+    ({"compressors": "gzip"}, {"compressor": {"id": "gzip", "level": 5}}),
+    ({"order": "F", "compressors": ()}, {"order": "F", "compressor": None}),
+    ({"filters": [{"id": "delta", "dtype": "<f8"}]},) * 2,
+    ({"filters": [{"id": "zlib", "level": 2}], "compressor": {"id": "bz2", "level": 1}},) * 2,
+    ({"chunk_key_encoding": {"name": "v2", "separator": "/"}}, {"dimension_separator": "/"}),
+], ids=lambda value: str(value)[:50])  # fmt: skip
 def test_encoding_in_version_2(tmp_path: Path, encoding: dict[str, Any], expected: dict[str, Any]) -> None:
     dataset = small() + 10
     to_zarr(dataset, tmp_path, encoding={"a": encoding}, zarr_format=2)
@@ -301,14 +293,10 @@ ELSEWHERE: list[dict[str, Any]] = [
 OTHER_WAYS = [(3, True), (2, False), ("3-draft", True)]
 
 
-@pytest.mark.parametrize(
-    ("encoding", "zarr_format", "chunked"),
-    [
-        *((encoding, 3, False) for encoding in ELSEWHERE),
-        *(slow(encoding, *OTHER_WAYS[number % 3]) for number, encoding in enumerate(ELSEWHERE)),
-    ],
-    ids=lambda value: str(value)[:60],
-)
+@pytest.mark.parametrize(("encoding", "zarr_format", "chunked"), [
+    *((encoding, 3, False) for encoding in ELSEWHERE),
+    *(slow(encoding, *OTHER_WAYS[number % 3]) for number, encoding in enumerate(ELSEWHERE)),
+], ids=lambda value: str(value)[:60])  # fmt: skip
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 @pytest.mark.filterwarnings("ignore:saving variable a with floating point data")
 def test_an_encoding_from_elsewhere(tmp_path: Path, encoding: Any, chunked: bool, zarr_format: Any) -> None:
@@ -452,22 +440,18 @@ def test_values_that_an_encoding_cannot_say(tmp_path: Path, case: str, chunked: 
 
 
 @pytest.mark.parametrize("chunked", [False, slow(True)])
-@pytest.mark.parametrize(
-    ("values", "encoding"),
-    [
-        ([-32768.0, 32767.0], {"dtype": "i2"}),
-        ([-32768, 32767], {"dtype": "i2"}),
-        ([0, 255.0, np.nan], {"dtype": "u1", "_FillValue": 7}),
-        ([0.0, 200.0, np.nan], {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1}),
-        ([np.nan, np.nan], {"dtype": "i1", "_FillValue": 0}),
-        ([], {"dtype": "i1"}),
-        ([-3276.8, 3276.7, np.nan], PACKED),
-        (["1900-01-01", "NaT", "2100-01-01"], {"dtype": "i4", **DAYS, "_FillValue": -1}),
-        (["1900-01-01", "2100-01-01"], {"dtype": "i4", **DAYS}),
-        (["NaT"], {"dtype": "i8", **DAYS}),
-    ],
-    ids=lambda value: str(value)[:40],
-)
+@pytest.mark.parametrize(("values", "encoding"), [
+    ([-32768.0, 32767.0], {"dtype": "i2"}),
+    ([-32768, 32767], {"dtype": "i2"}),
+    ([0, 255.0, np.nan], {"dtype": "u1", "_FillValue": 7}),
+    ([0.0, 200.0, np.nan], {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1}),
+    ([np.nan, np.nan], {"dtype": "i1", "_FillValue": 0}),
+    ([], {"dtype": "i1"}),
+    ([-3276.8, 3276.7, np.nan], PACKED),
+    (["1900-01-01", "NaT", "2100-01-01"], {"dtype": "i4", **DAYS, "_FillValue": -1}),
+    (["1900-01-01", "2100-01-01"], {"dtype": "i4", **DAYS}),
+    (["NaT"], {"dtype": "i8", **DAYS}),
+], ids=lambda value: str(value)[:40])  # fmt: skip
 def test_values_that_an_integer_can_hold(tmp_path: Path, values: Any, encoding: Any, chunked: bool) -> None:
     dataset = _one_dimension(values)
     for writer in ("xzarr3-dask" if chunked else "xzarr3", "zarr"):
@@ -781,17 +765,14 @@ def test_what_cannot_be_cleaned_up_is_told() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.* was written, but some values")
-@pytest.mark.parametrize(
-    ("kind", "group", "zarr_format", "many", "of_tree"),
-    [
-        *(("store", group, 3, many, False) for group in (None, "deep/below") for many in (1, 10**9)),
-        slow("store", None, 2, 1, False), slow("store", "deep/below", 2, 10**9, False),
-        slow("store", None, "3-draft", 10**9, False), slow("store", "deep/below", "3-draft", 1, False),
-        slow("store", None, 3, 1, True), slow("store", "deep/below", 3, 1, True),
-        slow("directory", None, 3, 10**9, False), slow("directory", "deep/below", 3, 10**9, False),
-        slow("directory", "deep/below", 2, 1, False), slow("directory", None, "3-draft", 1, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "group", "zarr_format", "many", "of_tree"), [
+    *(("store", group, 3, many, False) for group in (None, "deep/below") for many in (1, 10**9)),
+    slow("store", None, 2, 1, False), slow("store", "deep/below", 2, 10**9, False),
+    slow("store", None, "3-draft", 10**9, False), slow("store", "deep/below", "3-draft", 1, False),
+    slow("store", None, 3, 1, True), slow("store", "deep/below", 3, 1, True),
+    slow("directory", None, 3, 10**9, False), slow("directory", "deep/below", 3, 10**9, False),
+    slow("directory", "deep/below", 2, 1, False), slow("directory", None, "3-draft", 1, False),
+])  # fmt: skip
 def test_a_failed_write_leaves_old_or_new(
     tmp_path: Path, kind: str, group: Any, zarr_format: Any, many: int, of_tree: bool
 ) -> None:
