@@ -79,7 +79,7 @@ def test_specifications_that_are_refused() -> None:
     for name in ("int8", "float64", "complex64", "r16", "complex_float32"):
         with pytest.raises(UnknownExtensionError, match="no configuration"):
             parse_dtype({"name": name, "configuration": {"x": 1}})
-    nothing: list[Any] = [5, 1.5, [], None, Thing(), b"\xff", ("x", "y", "z"), np.zeros(3)]
+    nothing: list[Any] = [5, 1.5, [], None, Thing(), b"\xff", ("x", "y", "z"), np.zeros(3), [("a", "i4"), 5]]
     for spec in nothing:
         with pytest.raises(DataTypeValidationError):
             parse_dtype(spec)
