@@ -359,7 +359,9 @@ def test_seconds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     store.set_values((f"{at}", b"") for at in range(3))
     monkeypatch.setattr("time.perf_counter", lambda: now)
-    with xzarr3.trace() as t:
+    t = xzarr3.trace()
+    assert t.seconds == 0
+    with t:
         for at, _ in enumerate(store.list()):
             assert t.seconds == 5 * at
             now += 5
