@@ -112,33 +112,30 @@ def test_open_store_takes_options(tmp_path: Path) -> None:
     refused(StoreOptionError, "MemoryStore", lambda: open_store(MemoryStore(), {"anon": True}))
 
 
-@pytest.mark.parametrize(
-    ("make", "expected"),
-    [
-        *((lambda base, url=url: url, "ObjectStore")
-          for url in ("s3://bucket/x", "https://example.invalid/x.zarr", "gs://a/b")),
-        *((lambda base, url=url: url, "FsspecStore") for url in ("memory://x", "dir::memory://x")),
-        # A drive, or a name with a colon, is no URL.
-        *((lambda base, url=url: url, "LocalStore") for url in ("file:///x.zarr", "C:")),
-        (lambda base: LocalStore(base), "LocalStore"),
-        (lambda base: LocalStore(base, read_only=True), "LocalStore"),
-        (lambda base: OnDisk(base), "ForeignStore"),
-        (lambda base: MemoryStore(read_only=True), "ForeignStore"),
-        (lambda base: ObjectStore(obstore.store.MemoryStore(), read_only=True), "ObjectStore"),
-        (lambda base: ObjectStore(obstore.store.LocalStore(base)), "LocalStore"),
-        (lambda base: FsspecStore.from_url("memory://x", read_only=True), "FsspecStore"),
-        (lambda base: FsspecStore.from_url(f"file://{base}", read_only=True), "LocalStore"),
-        (lambda base: FsspecStore.from_url("https://example.org/x.zarr", read_only=True), "ObjectStore"),
-        (lambda base: LoggingStore(LocalStore(base, read_only=True)), "ForeignStore"),
-        (lambda base: WrapperStore(LocalStore(base, read_only=True)), "LocalStore"),
-        (lambda base: upath.UPath("s3://bucket/x.zarr", anon=True), "ObjectStore"),
-        (lambda base: upath.UPath("https://example.org/x.zarr"), "ObjectStore"),
-        (lambda base: fsspec.filesystem("memory"), "FsspecStore"),
-        (lambda base: fsspec.get_mapper("memory://a"), "FsspecStore"),
-        (lambda base: fsspec.get_mapper(str(base)), "LocalStore"),
-        (lambda base: obstore.store.S3Store("bucket", skip_signature=True), "ObjectStore"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("make", "expected"), [
+    *((lambda base, url=url: url, "ObjectStore")
+      for url in ("s3://bucket/x", "https://example.invalid/x.zarr", "gs://a/b")),
+    *((lambda base, url=url: url, "FsspecStore") for url in ("memory://x", "dir::memory://x")),
+    # A drive, or a name with a colon, is no URL.
+    *((lambda base, url=url: url, "LocalStore") for url in ("file:///x.zarr", "C:")),
+    (lambda base: LocalStore(base), "LocalStore"),
+    (lambda base: LocalStore(base, read_only=True), "LocalStore"),
+    (lambda base: OnDisk(base), "ForeignStore"),
+    (lambda base: MemoryStore(read_only=True), "ForeignStore"),
+    (lambda base: ObjectStore(obstore.store.MemoryStore(), read_only=True), "ObjectStore"),
+    (lambda base: ObjectStore(obstore.store.LocalStore(base)), "LocalStore"),
+    (lambda base: FsspecStore.from_url("memory://x", read_only=True), "FsspecStore"),
+    (lambda base: FsspecStore.from_url(f"file://{base}", read_only=True), "LocalStore"),
+    (lambda base: FsspecStore.from_url("https://example.org/x.zarr", read_only=True), "ObjectStore"),
+    (lambda base: LoggingStore(LocalStore(base, read_only=True)), "ForeignStore"),
+    (lambda base: WrapperStore(LocalStore(base, read_only=True)), "LocalStore"),
+    (lambda base: upath.UPath("s3://bucket/x.zarr", anon=True), "ObjectStore"),
+    (lambda base: upath.UPath("https://example.org/x.zarr"), "ObjectStore"),
+    (lambda base: fsspec.filesystem("memory"), "FsspecStore"),
+    (lambda base: fsspec.get_mapper("memory://a"), "FsspecStore"),
+    (lambda base: fsspec.get_mapper(str(base)), "LocalStore"),
+    (lambda base: obstore.store.S3Store("bucket", skip_signature=True), "ObjectStore"),
+])  # fmt: skip
 def test_known_stores_are_opened_natively(make: Callable[[Path], Any], expected: str, tmp_path: Path) -> None:
     given = make(tmp_path)
     store = open_store(given)
@@ -366,15 +363,12 @@ def test_foreign_store_takes_no_key_that_leads_out_and_erases_no_directory(tmp_p
     assert contents(files) == {"a/b/c": VALUE}
 
 
-@pytest.mark.parametrize(
-    ("error", "kind"),
-    [
-        (OSError("the wire\nis cut"), StoreError),
-        (PermissionError("not yours"), StorePermissionError),
-        (NotImplementedError("later"), StoreCapabilityError),
-        (RuntimeError(), StoreError),
-    ],
-)
+@pytest.mark.parametrize(("error", "kind"), [
+    (OSError("the wire\nis cut"), StoreError),
+    (PermissionError("not yours"), StorePermissionError),
+    (NotImplementedError("later"), StoreCapabilityError),
+    (RuntimeError(), StoreError),
+])  # fmt: skip
 def test_foreign_store_errors_are_of_this_package(error: Exception, kind: type[StoreError]) -> None:
     class Broken(InMemory):
         async def get(self, *args: Any, **options: Any) -> Any:

@@ -591,19 +591,16 @@ def test_fsspec_store_makes_asynchronous_file_systems_again(tmp_path: Path) -> N
 CACHES = ("simplecache", "filecache", "blockcache")
 
 
-@pytest.mark.parametrize(
-    ("url", "options", "text"),
-    [
-        ("nosuch://a/b", {}, "nosuch.*correct the URL"),
-        ("webdav://a/b", {}, "(?i)webdav4.*install the package"),
-        ("zip://::file:///none.zip", {}, r"none\.zip"),
-        ("reference://", {"fo": "/none.json"}, r"none\.json"),
-        # They leave what a failed download has written, and take a failure to look for absence.
-        *((f"{kind}::memory://b", {}, "cache of fsspec.*use CacheStore") for kind in CACHES),
-        *(("reference://", {"fo": {"a": ["memory://b/a"]}, "fs": kind}, "cache of fsspec.*use CacheStore")
-          for kind in CACHES),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("url", "options", "text"), [
+    ("nosuch://a/b", {}, "nosuch.*correct the URL"),
+    ("webdav://a/b", {}, "(?i)webdav4.*install the package"),
+    ("zip://::file:///none.zip", {}, r"none\.zip"),
+    ("reference://", {"fo": "/none.json"}, r"none\.json"),
+    # They leave what a failed download has written, and take a failure to look for absence.
+    *((f"{kind}::memory://b", {}, "cache of fsspec.*use CacheStore") for kind in CACHES),
+    *(("reference://", {"fo": {"a": ["memory://b/a"]}, "fs": kind}, "cache of fsspec.*use CacheStore")
+      for kind in CACHES),
+])  # fmt: skip
 def test_fsspec_store_says_what_it_cannot_open(url: str, options: dict[str, Any], text: str) -> None:
     if "fs" in options:
         options = {**options, "fs": fsspec.filesystem(options["fs"], target_protocol="memory")}
@@ -646,15 +643,11 @@ def test_fsspec_store_identities_are_those_of_places(tmp_path: Path) -> None:
 # References
 
 
-@pytest.mark.parametrize(
-    "reference",
-    [
-        *(["file://{}/none", 0, 5], ["file://{}/none"], ["file://{}/data", 5, 20], ["file://{}/data", 5, -2]),
-        *(["ftp://host/data", 5, 2], ["file://{}/data", 50, 2], ["file://{}/data", "x", 2]),
-        *(["file://{}/data", 0.5, 2], ["file://{}/data", 5], ["file://{}/data", 5, None], [None, 5, 2], []),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("reference", [
+    *(["file://{}/none", 0, 5], ["file://{}/none"], ["file://{}/data", 5, 20], ["file://{}/data", 5, -2]),
+    *(["ftp://host/data", 5, 2], ["file://{}/data", 50, 2], ["file://{}/data", "x", 2]),
+    *(["file://{}/data", 0.5, 2], ["file://{}/data", 5], ["file://{}/data", 5, None], [None, 5, 2], []),
+], ids=repr)  # fmt: skip
 def test_fsspec_store_references_that_lead_nowhere_are_errors(tmp_path: Path, reference: Any) -> None:
     (tmp_path / "data").write_bytes(VALUE)
     given = [part.format(tmp_path) if isinstance(part, str) else part for part in reference]

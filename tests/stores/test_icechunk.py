@@ -149,19 +149,16 @@ def test_repository_opens_in_every_function(repo: Any) -> None:
     assert (first["t"][1, 1], first.store.snapshot) == (VALUES[1, 1], version["snapshot"])
 
 
-@pytest.mark.parametrize(
-    ("versions", "said"),
-    [
-        ({"branch": "mian"}, "no branch 'mian'; did you mean 'main'"),
-        ({"branch": "v1"}, "no branch 'v1'; it is a tag"),
-        ({"tag": "main"}, "no tag 'main'; pass branch="),
-        ({"tag": "v2"}, "no tag 'v2'; accepted: 'v1'"),
-        ({"snapshot": "1CECHNKREP0F1RSTCMTX"}, r"no snapshot '1CECH\w+'; list snapshots with"),
-        ({"snapshot": "short"}, "no snapshot 'short'"),
-        ({"tag": "v1", "branch": "main"}, "'branch', 'tag' given for an Icechunk repository; accepted: one"),
-        ({"storage_options": {"anon": True}}, "'anon' given for an Icechunk repository; accepted: one of"),
-    ],
-)
+@pytest.mark.parametrize(("versions", "said"), [
+    ({"branch": "mian"}, "no branch 'mian'; did you mean 'main'"),
+    ({"branch": "v1"}, "no branch 'v1'; it is a tag"),
+    ({"tag": "main"}, "no tag 'main'; pass branch="),
+    ({"tag": "v2"}, "no tag 'v2'; accepted: 'v1'"),
+    ({"snapshot": "1CECHNKREP0F1RSTCMTX"}, r"no snapshot '1CECH\w+'; list snapshots with"),
+    ({"snapshot": "short"}, "no snapshot 'short'"),
+    ({"tag": "v1", "branch": "main"}, "'branch', 'tag' given for an Icechunk repository; accepted: one"),
+    ({"storage_options": {"anon": True}}, "'anon' given for an Icechunk repository; accepted: one of"),
+])  # fmt: skip
 def test_repository_version_that_it_lacks(repo: Any, versions: Any, said: str) -> None:
     repo.create_tag("v1", xzarr3.to_zarr(dataset(), repo).store.snapshot)
     opened = (xzarr3.open_dataset, partial(xr.open_dataset, engine="xzarr3"))
@@ -275,15 +272,12 @@ CHANGES = [grown, changed_region, replaced, added]
 JOBS = [*CHANGES, commits_nothing_after_an_error, sessions_of_the_user]
 
 
-@pytest.mark.parametrize(
-    ("where", "job"),
-    [
-        *(("threads", job) for job in JOBS[:-1]),
-        ("processes", commits_nothing_after_an_error),
-        *(slow("processes", job) for job in (*CHANGES, sessions_of_the_user)),
-        *(slow(where, job) for where in ("cluster", "S3") for job in JOBS),
-    ],
-)
+@pytest.mark.parametrize(("where", "job"), [
+    *(("threads", job) for job in JOBS[:-1]),
+    ("processes", commits_nothing_after_an_error),
+    *(slow("processes", job) for job in (*CHANGES, sessions_of_the_user)),
+    *(slow(where, job) for where in ("cluster", "S3") for job in JOBS),
+])  # fmt: skip
 def test_repository_write_is_one_commit_or_none(where: str, job: Any, request: Any) -> None:
     repo = request.getfixturevalue("remote" if where == "S3" else "repo")
     scheduler: Any = nullcontext()

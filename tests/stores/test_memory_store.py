@@ -31,15 +31,12 @@ def test_memory_store_keeps_the_mapping_that_it_is_given(kind: type[Any]) -> Non
     assert dict(values) == {"d": b"by hand"}
 
 
-@pytest.mark.parametrize(
-    ("values", "error", "words"),
-    [
-        ({1: b""}, TypeError, "dict with 1: bytes"),
-        ({"a": "text"}, TypeError, "'a': str"),
-        ({"a": Thing()}, TypeError, "'a': Thing"),
-        ({"../a": b""}, InvalidKeyError, r"\.\./a"),
-    ],
-)
+@pytest.mark.parametrize(("values", "error", "words"), [
+    ({1: b""}, TypeError, "dict with 1: bytes"),
+    ({"a": "text"}, TypeError, "'a': str"),
+    ({"a": Thing()}, TypeError, "'a': Thing"),
+    ({"../a": b""}, InvalidKeyError, r"\.\./a"),
+])  # fmt: skip
 def test_memory_store_refuses_other_dictionaries(values: Any, error: type[Exception], words: str) -> None:
     refused(error, words, lambda: MemoryStore(values))
 

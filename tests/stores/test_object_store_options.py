@@ -42,24 +42,21 @@ def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
 
 
-@pytest.mark.parametrize(
-    ("url", "kind", "address", "prefix"),
-    [
-        ("s3://bucket", "s3", "s3://bucket", ""),
-        ("S3://bucket/a/b", "s3", "s3://bucket", "a/b/"),
-        ("s3a://bucket/a/b/", "s3", "s3://bucket", "a/b/"),
-        ("s3://bucket/50%25 of#it?+~", "s3", "s3://bucket", "50%25 of#it?+~/"),
-        ("s3://arn:aws:s3:us-west-2:12:x/x", "s3", "s3://arn:aws:s3:us-west-2:12:x", "x/"),
-        ("gcs://bucket/x.zarr", "gs", "gs://bucket", "x.zarr/"),
-        ("abfs://container/x", "az", "az://container", "x/"),
-        ("abfss://c@acc.dfs.core.windows.net/x", "az", "az://c of acc", "x/"),
-        ("http://host:8080/a%20b/c", "http", "http://host:8080/a%20b/c", ""),
-        ("HTTPS://Host/", "http", "https://host", ""),
-        ("https://user:secret@host/x", "http", "https://host/x", ""),
-        ("https://acc.blob.core.windows.net/c", "http", "https://acc.blob.core.windows.net/c", ""),
-        ("http://[::1]:9000/x", "http", "http://[::1]:9000/x", ""),
-    ],
-)
+@pytest.mark.parametrize(("url", "kind", "address", "prefix"), [
+    ("s3://bucket", "s3", "s3://bucket", ""),
+    ("S3://bucket/a/b", "s3", "s3://bucket", "a/b/"),
+    ("s3a://bucket/a/b/", "s3", "s3://bucket", "a/b/"),
+    ("s3://bucket/50%25 of#it?+~", "s3", "s3://bucket", "50%25 of#it?+~/"),
+    ("s3://arn:aws:s3:us-west-2:12:x/x", "s3", "s3://arn:aws:s3:us-west-2:12:x", "x/"),
+    ("gcs://bucket/x.zarr", "gs", "gs://bucket", "x.zarr/"),
+    ("abfs://container/x", "az", "az://container", "x/"),
+    ("abfss://c@acc.dfs.core.windows.net/x", "az", "az://c of acc", "x/"),
+    ("http://host:8080/a%20b/c", "http", "http://host:8080/a%20b/c", ""),
+    ("HTTPS://Host/", "http", "https://host", ""),
+    ("https://user:secret@host/x", "http", "https://host/x", ""),
+    ("https://acc.blob.core.windows.net/c", "http", "https://acc.blob.core.windows.net/c", ""),
+    ("http://[::1]:9000/x", "http", "http://[::1]:9000/x", ""),
+])  # fmt: skip
 def test_parse(url: str, kind: str, address: str, prefix: str) -> None:
     recipe, found = parse(url, {})
     assert (recipe.kind, found, recipe.address) == (kind, prefix, address)
@@ -82,59 +79,53 @@ H = "http://h:1"
 AT_H = {"aws_endpoint_url_s3": H, "allow_http": True}
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "expected"),
-    [
-        ("s3", {"anon": True}, {"skip_signature": True}),
-        ("s3", {"key": "k", "secret": "s"}, {"access_key_id": "k", "secret_access_key": "s"}),
-        ("s3", {"aws_access_key_id": "k"}, {"access_key_id": "k"}),
-        ("s3", {"AWS_SESSION_TOKEN": "t"}, {"session_token": "t"}),
-        ("s3", {"token": "t", "region": "r"}, {"session_token": "t", "region": "r"}),
-        ("s3", {"endpoint_url": "http://h:1/"}, AT_H),
-        ("s3", {"aws_endpoint": H, "key": None}, AT_H),
-        ("s3", {"endpoint_url": H, "allow_http": False}, {**AT_H, "allow_http": False}),
-        ("s3", {"client_options": {"user_agent": "me"}}, {"user_agent": "me"}),
-        ("gs", {"token": "anon"}, {"skip_signature": True}),
-        ("gs", {"token": None}, {}),
-        ("gs", {"token": "google_default"}, {}),
-        ("gs", {"token": "/home/me/key.json"}, {"application_credentials": "/home/me/key.json"}),
-        ("gs", {"endpoint_url": H}, {"base_url": H, "allow_http": True}),
-        ("az", {"account_name": "a", "azure_storage_sas_key": "x"}, {"account_name": "a", "sas_key": "x"}),
-        ("az", {"endpoint_url": "https://h"}, {"endpoint": "https://h", "allow_http": False}),
-    ],
-)
+@pytest.mark.parametrize(("kind", "options", "expected"), [
+    ("s3", {"anon": True}, {"skip_signature": True}),
+    ("s3", {"key": "k", "secret": "s"}, {"access_key_id": "k", "secret_access_key": "s"}),
+    ("s3", {"aws_access_key_id": "k"}, {"access_key_id": "k"}),
+    ("s3", {"AWS_SESSION_TOKEN": "t"}, {"session_token": "t"}),
+    ("s3", {"token": "t", "region": "r"}, {"session_token": "t", "region": "r"}),
+    ("s3", {"endpoint_url": "http://h:1/"}, AT_H),
+    ("s3", {"aws_endpoint": H, "key": None}, AT_H),
+    ("s3", {"endpoint_url": H, "allow_http": False}, {**AT_H, "allow_http": False}),
+    ("s3", {"client_options": {"user_agent": "me"}}, {"user_agent": "me"}),
+    ("gs", {"token": "anon"}, {"skip_signature": True}),
+    ("gs", {"token": None}, {}),
+    ("gs", {"token": "google_default"}, {}),
+    ("gs", {"token": "/home/me/key.json"}, {"application_credentials": "/home/me/key.json"}),
+    ("gs", {"endpoint_url": H}, {"base_url": H, "allow_http": True}),
+    ("az", {"account_name": "a", "azure_storage_sas_key": "x"}, {"account_name": "a", "sas_key": "x"}),
+    ("az", {"endpoint_url": "https://h"}, {"endpoint": "https://h", "allow_http": False}),
+])  # fmt: skip
 def test_parse_translates_options(kind: str, options: dict[str, Any], expected: dict[str, Any]) -> None:
     recipe, _ = parse(f"{kind}://data", options)
     told = {**recipe.config, **recipe.arguments["client_options"]}
     assert told == {"container_name" if kind == "az" else "bucket": "data", **expected}
 
 
-@pytest.mark.parametrize(
-    ("url", "options", "text"),
-    [
-        *((url, {}, "accepted") for url in NO_URLS),
-        ("s3://b", {"secrte": "hidden"}, "'secrte' is not valid"),
-        ("gs://b", {"key": "hidden"}, "'key' is not valid"),
-        ("http://h", {"anon": True}, "unknown options of a web server: 'anon'"),
-        ("s3://b", {"key": "hidden"}, "Missing SecretAccessKey"),
-        ("s3://b", {"endpoint_url": "h:1"}, "an endpoint is not a URL"),
-        ("s3://b", {"anon": "perhaps"}, "as boolean"),
-        ("s3://b", {"credential_provider": "x"}, "credential_provider"),
-        ("http://h", {"client_options": "hidden"}, "is not a dictionary"),
-        ("http://h", {"client_options": {"default_headers": "hidden"}}, "is not a dictionary"),
-        # Each other name of fsspec with the word of obstore.
-        ("s3://b", {"profile": "hidden"}, "Boto3CredentialProvider"),
-        ("s3://b", {"client_kwargs": {"region_name": "hidden"}}, "endpoint_url and region"),
-        ("s3://b", {"config_kwargs": {}}, "client_options"),
-        ("s3://b", {"requester_pays": True}, "request_payer"),
-        ("s3://b", {"use_ssl": False}, "allow_http"),
-        ("s3://b", {"default_cache_type": "readahead"}, "'default_cache_type' is a name of fsspec"),
-        ("az://c", {"connection_string": "hidden"}, "account_key or sas_key"),
-        ("az://c", {"credential": "hidden"}, "credential_provider"),
-        ("http://h", {"headers": {"Authorization": "hidden"}}, "default_headers"),
-        ("http://h", {"username": "u", "password": "hidden"}, "default_headers"),
-    ],
-)
+@pytest.mark.parametrize(("url", "options", "text"), [
+    *((url, {}, "accepted") for url in NO_URLS),
+    ("s3://b", {"secrte": "hidden"}, "'secrte' is not valid"),
+    ("gs://b", {"key": "hidden"}, "'key' is not valid"),
+    ("http://h", {"anon": True}, "unknown options of a web server: 'anon'"),
+    ("s3://b", {"key": "hidden"}, "Missing SecretAccessKey"),
+    ("s3://b", {"endpoint_url": "h:1"}, "an endpoint is not a URL"),
+    ("s3://b", {"anon": "perhaps"}, "as boolean"),
+    ("s3://b", {"credential_provider": "x"}, "credential_provider"),
+    ("http://h", {"client_options": "hidden"}, "is not a dictionary"),
+    ("http://h", {"client_options": {"default_headers": "hidden"}}, "is not a dictionary"),
+    # Each other name of fsspec with the word of obstore.
+    ("s3://b", {"profile": "hidden"}, "Boto3CredentialProvider"),
+    ("s3://b", {"client_kwargs": {"region_name": "hidden"}}, "endpoint_url and region"),
+    ("s3://b", {"config_kwargs": {}}, "client_options"),
+    ("s3://b", {"requester_pays": True}, "request_payer"),
+    ("s3://b", {"use_ssl": False}, "allow_http"),
+    ("s3://b", {"default_cache_type": "readahead"}, "'default_cache_type' is a name of fsspec"),
+    ("az://c", {"connection_string": "hidden"}, "account_key or sas_key"),
+    ("az://c", {"credential": "hidden"}, "credential_provider"),
+    ("http://h", {"headers": {"Authorization": "hidden"}}, "default_headers"),
+    ("http://h", {"username": "u", "password": "hidden"}, "default_headers"),
+])  # fmt: skip
 def test_urls_and_options_that_are_refused(url: str, options: dict[str, Any], text: str) -> None:
     kind = StoreOptionError if options else StoreError
     (error,) = refused(kind, re.escape(text), lambda: ObjectStore(url, storage_options=options).get("a"))
@@ -157,14 +148,11 @@ def test_settings_may_be_among_the_options() -> None:
     refused(TypeError, "concurency", lambda: ObjectStore("s3://b/x", concurency=1))
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        *(("concurrency", 0), ("retries", -1), ("retries", 1.5), ("deadline", 0), ("timeout", "x")),
-        *(("absent_status", 404), ("absent_status", [500]), ("request_bytes", -1), ("over_read", 0.5)),
-        *(("conditional", "never"), ("read_only", "no")),
-    ],
-)
+@pytest.mark.parametrize(("name", "value"), [
+    *(("concurrency", 0), ("retries", -1), ("retries", 1.5), ("deadline", 0), ("timeout", "x")),
+    *(("absent_status", 404), ("absent_status", [500]), ("request_bytes", -1), ("over_read", 0.5)),
+    *(("conditional", "never"), ("read_only", "no")),
+])  # fmt: skip
 def test_settings_that_cannot_be(name: str, value: object) -> None:
     made = partial(ObjectStore, "s3://b/x")
     ways = (lambda: made(**{name: value}), lambda: made(storage_options={name: value}))
@@ -193,13 +181,10 @@ def test_identities() -> None:
 S3_HERE = {**SIGNED, "region": "us-east-1"}
 
 
-@pytest.mark.parametrize(
-    ("scheme", "variable", "options"),
-    [
-        *(("s3", name, S3_HERE) for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")),
-        ("gs", "GOOGLE_BASE_URL", {"token": "anon"}),
-    ],
-)
+@pytest.mark.parametrize(("scheme", "variable", "options"), [
+    *(("s3", name, S3_HERE) for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")),
+    ("gs", "GOOGLE_BASE_URL", {"token": "anon"}),
+])  # fmt: skip
 def test_the_environment_names_an_endpoint(
     fault_server: FaultServer, monkeypatch: Any, scheme: str, variable: str, options: dict[str, Any]
 ) -> None:
@@ -260,13 +245,10 @@ def test_scrub() -> None:
     assert len(scrub("x" * 5000)) == 300
 
 
-@pytest.mark.parametrize(
-    ("url", "key"),
-    [
-        *(("s3://b/x", key) for key in ("a\nb", "a\x7f", "\x01", "a/\tb")),
-        *(("az://c/x", key) for key in ("a\\b", "a.", "a./b", "...")),
-    ],
-)
+@pytest.mark.parametrize(("url", "key"), [
+    *(("s3://b/x", key) for key in ("a\nb", "a\x7f", "\x01", "a/\tb")),
+    *(("az://c/x", key) for key in ("a\\b", "a.", "a./b", "...")),
+])  # fmt: skip
 def test_keys_that_a_service_changes(url: str, key: str) -> None:
     store = ObjectStore(url, storage_options={"anon": True})
     by_prefix = {"list_dir": store.list_dir, "list": lambda prefix: [*store.list(prefix)]}

@@ -290,19 +290,16 @@ def test_value_that_is_replaced_is_noticed(path: Path) -> None:
 # Modes, and one writer
 
 
-@pytest.mark.parametrize(
-    ("error", "words", "given", "mode"),
-    [
-        *((ValueError, None, given, "r") for given in (("x.zip", "key"), (MemoryStore(),))),
-        (InvalidKeyError, None, (MemoryStore(), "../x"), "r"), (TypeError, None, (None,), "r"),
-        (StoreError, None, ("a\0b",), "r"), (StoreError, None, ("/",), "r"),
-        (ValueError, "rw", ("x.zip",), "rw"),
-        *((NodeNotFoundError, r"none\.zip", ("none.zip",), mode) for mode in ("r", "r+")),
-        *((NodeExistsError, "already", ("there.zip",), mode) for mode in ("x", "w-")),
-        *((StoreCapabilityError, r"local path.*ZipStore\.pack.*upload it", (store, "x.zip"), mode)
-          for store in (MemoryStore(), LocalStore(".")) for mode in ("w", "a", "r+", "x")),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("error", "words", "given", "mode"), [
+    *((ValueError, None, given, "r") for given in (("x.zip", "key"), (MemoryStore(),))),
+    (InvalidKeyError, None, (MemoryStore(), "../x"), "r"), (TypeError, None, (None,), "r"),
+    (StoreError, None, ("a\0b",), "r"), (StoreError, None, ("/",), "r"),
+    (ValueError, "rw", ("x.zip",), "rw"),
+    *((NodeNotFoundError, r"none\.zip", ("none.zip",), mode) for mode in ("r", "r+")),
+    *((NodeExistsError, "already", ("there.zip",), mode) for mode in ("x", "w-")),
+    *((StoreCapabilityError, r"local path.*ZipStore\.pack.*upload it", (store, "x.zip"), mode)
+      for store in (MemoryStore(), LocalStore(".")) for mode in ("w", "a", "r+", "x")),
+])  # fmt: skip
 def test_places_and_modes_that_are_refused(
     error: Any, words: str | None, given: Any, mode: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
