@@ -10,15 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _conformance import (
-    INVALID_KEYS,
-    INVALID_PREFIXES,
-    calls,
-    contents,
-    fill,
-    not_refused,
-    run_threads,
-)
+from _conformance import INVALID_KEYS, INVALID_PREFIXES, calls, contents, fill, not_refused, run_threads
 from _unprivileged import run_child, run_unprivileged
 
 from xzarr3 import MemoryStore, Store
