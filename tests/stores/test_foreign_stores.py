@@ -29,15 +29,7 @@ from _things import Thing, refused
 from _unprivileged import run_child
 from zarr.core.buffer.cpu import Buffer
 from zarr.core.sync import sync
-from zarr.storage import (
-    FsspecStore,
-    LocalStore,
-    LoggingStore,
-    MemoryStore,
-    ObjectStore,
-    StorePath,
-    WrapperStore,
-)
+from zarr.storage import FsspecStore, LocalStore, LoggingStore, MemoryStore, ObjectStore, StorePath
 
 import xzarr3
 import xzarr3.xarray
@@ -128,7 +120,7 @@ def test_open_store_takes_options(tmp_path: Path) -> None:
     (lambda base: FsspecStore.from_url(f"file://{base}", read_only=True), "LocalStore"),
     (lambda base: FsspecStore.from_url("https://example.org/x.zarr", read_only=True), "ObjectStore"),
     (lambda base: LoggingStore(LocalStore(base, read_only=True)), "ForeignStore"),
-    (lambda base: WrapperStore(LocalStore(base, read_only=True)), "LocalStore"),
+    (lambda base: zarr.storage.WrapperStore(LocalStore(base, read_only=True)), "LocalStore"),
     (lambda base: upath.UPath("s3://bucket/x.zarr", anon=True), "ObjectStore"),
     (lambda base: upath.UPath("https://example.org/x.zarr"), "ObjectStore"),
     (lambda base: fsspec.filesystem("memory"), "FsspecStore"),
@@ -463,7 +455,7 @@ def test_foreign_store_shares_one_loop_among_threads() -> None:
 def test_foreign_store_is_one_for_one_object() -> None:
     foreign = InMemory()
     store = open_store(foreign)
-    assert open_store(foreign) is open_store(WrapperStore(foreign)) is store
+    assert open_store(foreign) is open_store(zarr.storage.WrapperStore(foreign)) is store
     assert open_store(InMemory()).identity != store.identity
 
 
