@@ -63,6 +63,12 @@ def refused(error: Any, *asks: Callable[[], object], match: str | None = None) -
     return errors
 
 
+def without_marks(values: dict[str, bytes]) -> dict[str, bytes]:
+    """Documents without the blanks behind them, which tell when they were stored."""
+    ends = (".json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
+    return {key: value.rstrip() if key.endswith(ends) else value for key, value in values.items()}
+
+
 def fill(store: Store, *keys: str) -> None:
     for key in keys:
         store.set(key, VALUE)

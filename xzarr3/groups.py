@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping, ValuesView
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 import numpy as np
@@ -18,6 +18,7 @@ from xzarr3.arrays import Array
 from xzarr3.display.shown import Description
 from xzarr3.dtypes import parse_dtype
 from xzarr3.errors import (
+    ChangedError,
     InvalidKeyError,
     MetadataError,
     NodeNotFoundError,
@@ -68,8 +69,9 @@ def bind(
     consolidated: bool = True,
     missing: Missing = "fill",
     chunk_cache: ChunkCache | None = None,
+    is_stored: bool = True,
 ) -> Array | Group:
-    """The array or group for these metadata."""
+    """The array or group for these metadata, which were read from its documents if it ``is_stored``."""
     node: Array | Group
     if isinstance(meta, ArrayMetadata):
         node = Array(store, path, meta, format=format, read_only=read_only, missing=missing)
@@ -77,9 +79,14 @@ def bind(
         node = Group(store, path, meta, format=format, read_only=read_only, use_consolidated=consolidated)
         node.missing = missing
     node.chunk_cache = chunk_cache
+    placed_at = seen.placed_at(store, node._key, meta) if is_stored else None
+    if placed_at is None:
+        return node
     if isinstance(node, Array):
-        opened_at = seen.replaced_at(store, node._key)
-        node._opened_at = node._opened_at if opened_at is None else opened_at
+        node._opened_at = placed_at
+    else:
+        node._placed_at = placed_at
+        node._opened_at = node._opened_at and (placed_at or node._opened_at)
     return node
 
 
@@ -130,7 +137,9 @@ class Group(Node, Mapping[str, "Array | Group"]):
         self.metadata: GroupMetadata = replace(metadata, consolidated=None)
         key = None if self._documents is None else format.keys(path).consolidated
         self._tag = None if key is None else seen.tag(store, key)
-        self._opened_at = None if key is None else seen.replaced_at(store, key) or seen.opened_now(store)
+        self._placed_at = seen.replaced_at(store, self._key)
+        """When the group was put in its place; 0 if its documents do not tell, None if they are not known."""
+        self._opened_at = None if key is None else self._placed_at or seen.opened_now(store)
         """When the group was last replaced, or else opened; None if the documents below tell it."""
         self.missing: Missing = "fill"
         """What the arrays found in this group do about absent chunks; see :func:`xzarr3.open`."""
@@ -233,17 +242,25 @@ class Group(Node, Mapping[str, "Array | Group"]):
         group._documents = Consolidated.of(self._load_below())
         return group
 
-    def _load_below(self, **how: Any) -> dict[str, Held | MetadataError]:
+    def _load_below(self, *, as_opened: bool = False, **how: Any) -> dict[str, Held | MetadataError]:
         """The documents of the nodes below; steadily where no answer is waited for, or if there are none."""
         read = partial(load_below, self.store, self.format, self.path, **how)
         found = read() if self.store.concurrency > 1 else {}
-        return found or self._steadily(read)
+        return found or self._steadily(read, as_opened=as_opened)
 
-    def _steadily(self, read: Callable[[], Below]) -> Below:
+    def _steadily(self, read: Callable[[], Below], *, as_opened: bool = False) -> Below:
         """What ``read`` finds below this group: all of before a writer replaced the group, or all of after.
+
+        Parameters
+        ----------
+        read : callable
+        as_opened : bool
+            Only what is below the group that was opened, whose attributes this handle has.
 
         Raises
         ------
+        ChangedError
+            If another group is there than the one that was opened.
         IncompleteWriteError
             If the group is being replaced.
         StoreError
@@ -253,6 +270,10 @@ class Group(Node, Mapping[str, "Array | Group"]):
             before = self._replaced_at()
             found = read()
             if before is not None and self._replaced_at() == before:
+                if as_opened and before > (self._opened_at or self._placed_at or before):
+                    raise ChangedError(
+                        f"group '{self.name}' of {self.store} was replaced since it was opened; open it again"
+                    )
                 return found
         from xzarr3.commit.lease import check_complete
 
@@ -262,6 +283,12 @@ class Group(Node, Mapping[str, "Array | Group"]):
             raise gone(self.store, self.path)
         return read()
 
+    @cached_property
+    def _key(self) -> str:
+        """Key of the document that makes this a group, or has copies of those below."""
+        keys = self.format.keys(self.path)
+        return keys.consolidated or keys.defining[-1]
+
     def _replaced_at(self) -> float | None:
         """When the group was replaced, by its document as stored now; 0 if never, None without a document."""
         found = self.store.get_values(self.format.keys(self.path).defining)
@@ -269,12 +296,12 @@ class Group(Node, Mapping[str, "Array | Group"]):
         return None if value is None else documents.replaced_at(value) or 0
 
     def _held(
-        self, max_depth: int | None = 0, leave_out: Collection[str] = ()
+        self, max_depth: int | None = 0, leave_out: Collection[str] = (), *, as_opened: bool = False
     ) -> Iterator[tuple[str, Held | MetadataError]]:
         """Relative paths and documents of the nodes below, depth first."""
         found = self._documents
         if found is None:
-            found = self._load_below(max_depth=max_depth, leave_out=leave_out)
+            found = self._load_below(max_depth=max_depth, leave_out=leave_out, as_opened=as_opened)
         paths = found if max_depth is None else (path for path in found if path.count("/") <= max_depth)
         for path in depth_first(path for path in paths if path not in leave_out):
             yield path, found[path]

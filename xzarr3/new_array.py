@@ -23,9 +23,9 @@ from xzarr3.formats.base import fits, node_prefix
 from xzarr3.grid import as_lengths
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.names import hint
-from xzarr3.nodes import seen
 from xzarr3.nodes.array_settings import array_metadata, is_auto
 from xzarr3.nodes.find import DocumentView
+from xzarr3.nodes.freshness import note_place
 from xzarr3.nodes.node import ancestors, check_new_path
 from xzarr3.quantities import check_switches
 from xzarr3.stores import Store
@@ -117,6 +117,7 @@ def _create(array: Array, values: Any, *, overwrite: bool = False, look: Documen
     if settle(store, path):
         look = None
     make_node(store, format, path, array.metadata, look=look)
+    note_place(array)
     if values is not None:
         _write(values, array)
 
@@ -248,7 +249,7 @@ def _put(
             if values is not None:
                 _write(values, Array(new.store, array.path, array.metadata, **options))
     for array, _ in arrays:
-        array._opened_at = max(array._opened_at, seen.replaced_at(store, array._key) or 0)
+        note_place(array)
 
 
 def zero_of(dtype: ZDType | npt.DTypeLike) -> object:

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _clusters import cluster
-from _conformance import contents
+from _conformance import contents, without_marks
 from _killed import MortalStore, forget_process, killed_in_fork, left, opened
 from _processes import processes
 
@@ -96,11 +96,6 @@ def old(store: Any, group: str | None = None) -> None:
 def check(store: Store, wanted: dict[str, bytes]) -> None:
     assert without_marks(contents(store)) == without_marks(wanted)
     assert not left(store)
-
-
-def without_marks(values: dict[str, bytes]) -> dict[str, bytes]:
-    """Documents without the blanks behind them, which tell those apart that replace one another."""
-    return {key: value.rstrip() if key.endswith(".json") else value for key, value in values.items()}
 
 
 @pytest.fixture(params=["w-", "w"])

@@ -32,6 +32,7 @@ from xzarr3.errors import StoreError, printable
 from xzarr3.formats import FORMATS, Format
 from xzarr3.nodes.consolidated import drop_from_consolidated
 from xzarr3.nodes.documents import store_documents
+from xzarr3.nodes.seen import newest
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.local.files import discard, erase_tree, failed, make
 from xzarr3.stores.local.names import STAGED
@@ -67,9 +68,7 @@ class Directory(Transaction):
     def publish(self) -> None:
         store, path = self.target, self.place.path
         self.check_groups()
-        if self.overwrite and self.place.is_occupied():
-            self.new = self.new.replacing(store, self.stay)
-        store_documents(self.store, self.new.format, self.new.documents, last=path)
+        self._stage_documents()
         with self.noting():
             self._reserve()
         if not self.overwrite and self.place.is_occupied():
@@ -90,6 +89,8 @@ class Directory(Transaction):
         self.is_swapping = True
         for each in self.place.formats:  # first, so that no consolidated copy outlives its document
             drop_from_consolidated(store, each, path)
+        if (newest(store) or 0) > self.new.placed_at:  # Copies of the old node may tell a later date.
+            self._stage_documents()
         if not swap_units(store, self.top, swap, unchanged=self.unchanged):
             store.erase(f"{self.top}{SWAP}")
             self.is_swapping = False
@@ -100,6 +101,10 @@ class Directory(Transaction):
             raise self.place.changed()
         self.new.follow(store)
         self.is_swapping = False
+
+    def _stage_documents(self) -> None:
+        self.new = self.new.dated(self.target, self.stay)
+        store_documents(self.store, self.new.format, self.new.documents, last=self.place.path)
 
     def _is_kept(self) -> bool:
         """Whether the staging directory is still the one that was made."""

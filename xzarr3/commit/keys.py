@@ -82,6 +82,7 @@ class Keys(Transaction):
             self._swap()
         else:
             self._check()
+            self.new = self.new.dated(self.target)
             store_documents(self.target, self.new.format, self.new.documents, last=self.new.path)
         self.new.follow(self.target)
         self.is_swapping = False
@@ -103,7 +104,8 @@ class Keys(Transaction):
         if self.plan is None:
             return self.target.exists(key)
         stored = self.target.get(key)
-        return stored is not None and bytes(stored) != self.new.documents[self.new.path].get(key)
+        own = self.new.documents[self.new.path].get(key, b"")
+        return stored is not None and bytes(stored).rstrip() != own.rstrip()  # Their dates differ.
 
     def _swap(self) -> None:
         store, place = self.target, self.place
@@ -121,7 +123,7 @@ class Keys(Transaction):
             )
         leaving = _leaving(place, there)
         away = [*place.in_order(leaving), *self._lost_leases(every, leaving)]
-        self.new = self.new.replacing(store, self.stay)
+        self.new = self.new.dated(store, self.stay)
         documents = {
             path: {key: value.decode("utf-8", "surrogatepass") for key, value in own.items()}
             for path, own in self.new.documents.items()
@@ -214,7 +216,7 @@ class Session(Transaction):
 
     def _prepared(self) -> Store:
         if self.overwrite:
-            self.new = self.new.replacing(self.target)
+            self.new = self.new.dated(self.target)
             self.new.note_dates(self.target)  # the documents come first: the handle that writes goes on
         return self.target
 

@@ -11,7 +11,6 @@ A writer takes the lease of the place after what its previous holder left is fin
 
 from __future__ import annotations
 
-import time
 import uuid
 import warnings
 from abc import ABC, abstractmethod
@@ -32,7 +31,7 @@ from xzarr3.nodes.consolidated import refresh_consolidated, write_consolidated
 from xzarr3.nodes.erase import formats_in
 from xzarr3.nodes.find import DocumentView, find_format, held_below, read_metadata
 from xzarr3.nodes.node import ancestors
-from xzarr3.nodes.seen import newest, note_date, note_documents, replaced_at
+from xzarr3.nodes.seen import date_now, note_date, note_documents, replaced_at
 from xzarr3.stores import Store
 from xzarr3.stores.local.files import failed
 from xzarr3.stores.local.names import STAGED
@@ -55,6 +54,8 @@ class NewNode:
         Rewrite the consolidated metadata of the root afterwards.
     is_alone : bool
         Bring the documents above up to date. Without it, the caller does so once, after several writes.
+    placed_at : float
+        The date in the documents.
     """
 
     format: Format
@@ -63,6 +64,7 @@ class NewNode:
     documents: Mapping[str, Mapping[str, bytes]]
     consolidate: bool = False
     is_alone: bool = True
+    placed_at: float = 0
 
     @classmethod
     def of(
@@ -90,8 +92,8 @@ class NewNode:
         """The arrays by path."""
         return {path: meta for path, meta in self.nodes.items() if isinstance(meta, ArrayMetadata)}
 
-    def replacing(self, store: Store, stay: Container[str] = ()) -> NewNode:
-        """The same, whose documents tell handles opened before that the nodes were replaced.
+    def dated(self, store: Store, stay: Container[str] = ()) -> NewNode:
+        """The same, whose documents tell handles opened before that other nodes were in these places.
 
         Parameters
         ----------
@@ -99,14 +101,13 @@ class NewNode:
         stay : container of str
             Paths of arrays of which all elements stay what they are: handles on them go on.
         """
-        now = max(time.time(), (newest(store) or 0) + 1e-5)  # also after a host whose clock is ahead
-        encoded = {}
+        now, encoded = date_now(store), {}
         for path, own in self.documents.items():
             at = dict.fromkeys(own, now)
             if path in stay:
                 at = {key: replaced_at(store, key) or 0 for key in own}
             encoded[path] = {key: dated(value, at[key]) if at[key] else value for key, value in own.items()}
-        return replace(self, documents=encoded)
+        return replace(self, documents=encoded, placed_at=now)
 
     def note_dates(self, store: Store) -> None:
         """Note when the nodes were replaced, for the handles of this process."""

@@ -113,7 +113,7 @@ class Plan:
             order = [below for below in self.metadata if below]
             top, held = write_consolidated(self.store, self.format, self.path, order)
             top = replace(top, consolidated=held)
-        return bind(self.store, self.format, self.path, top, read_only=False)
+        return bind(self.store, self.format, self.path, top, read_only=False, is_stored=False)
 
 
 def planned(
@@ -174,11 +174,11 @@ def nodes_below(node: Source) -> dict[str, Source]:
         nodes.update(node.members(max_depth=None))
         return nodes
     # Consolidated metadata may be out of date, so the store is read.
-    plain = bind(
-        node.store, node.format, node.path, node.metadata, read_only=node.read_only, consolidated=False
-    )
+    options: Any = {"read_only": node.read_only, "consolidated": False, "is_stored": False}
+    plain = bind(node.store, node.format, node.path, node.metadata, **options)
     plain = cast("Group", plain)
-    below = plain._steadily(lambda: dict(plain.members(max_depth=None)))
+    plain._placed_at = node._opened_at or node._placed_at
+    below = plain._steadily(lambda: dict(plain.members(max_depth=None)), as_opened=True)
     held = [name for name in node.copies or () if name in below]  # The order of the variables in xarray.
     nodes.update((name, below[name]) for name in depth_first(dict.fromkeys([*held, *below])))
     known = {node.path, *(node_prefix(node.path) + below for below in nodes)}

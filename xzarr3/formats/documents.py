@@ -29,7 +29,21 @@ MAX_NESTING = 256
 consolidated metadata add levels."""
 
 
-def decode(data: Buffer, path: str = "", name: str | None = None) -> dict[str, Any]:
+class Stored(dict[str, Any]):
+    """The JSON object in a stored document, and when its node was put in its place; 0 if nothing tells."""
+
+    __slots__ = ("placed_at",)
+    placed_at: float
+
+
+def placed_at(held: Mapping[str, Any]) -> float | None:
+    """When a node was put in its place, by its documents; None if they are copies, which do not tell."""
+    if isinstance(held, Stored):
+        return held.placed_at
+    return max((each.placed_at for each in held.values() if isinstance(each, Stored)), default=None)
+
+
+def decode(data: Buffer, path: str = "", name: str | None = None) -> Stored:
     """The JSON object in a stored document.
 
     Accepts the literals ``NaN`` and ``Infinity``, which JSON lacks and older writers used.
@@ -71,7 +85,9 @@ def decode(data: Buffer, path: str = "", name: str | None = None) -> dict[str, A
     text = bytes(data)
     if text.count(b"{") + text.count(b"[") > MAX_NESTING and _is_deep(document):
         raise _nested(path, name)
-    return document
+    found = Stored(document)
+    found.placed_at = replaced_at(text) or 0
+    return found
 
 
 def _is_deep(document: dict[str, Any]) -> bool:
@@ -163,6 +179,11 @@ def dated(value: bytes, at: float) -> bytes:
     (1.5, None)
     """
     return value + _blanks(int(at * 1e6), _TIME)
+
+
+def redated(stored: Buffer, at: float) -> bytes:
+    """A stored document with the date of a node that is put in its place now."""
+    return bytes(stored).rstrip() + mark_of(stored, newest=at)
 
 
 def replaced_at(stored: Buffer | None) -> float | None:

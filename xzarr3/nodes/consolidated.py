@@ -195,7 +195,8 @@ def _refreshed(
 ) -> list[Buffer] | Unchanged:
     if stored is None:
         return UNCHANGED
-    found = document = documents.decode(stored, holder, key.rpartition("/")[2])
+    found = documents.decode(stored, holder, key.rpartition("/")[2])
+    document: Held = found
     if metas is None:
         metas = dict(zip(paths, nodes_now(store, format, paths, before), strict=True))
     for path in paths:

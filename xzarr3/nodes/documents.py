@@ -247,8 +247,9 @@ def create_documents(
     bool
         Whether they were stored.
     """
+    now = seen.date_now(store)
     for key, document in format.documents(meta, path).items():
-        value = documents.encode(document, path)
+        value = documents.dated(documents.encode(document, path), now)
         if not _create(store, key, look.found(key)[1], value):
             return False
         seen.note_all(store, [(key, value)])

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, cast
 from xzarr3._types import Buffer
 from xzarr3.errors import ChangedError, StoreError, Xzarr3Error
 from xzarr3.extensions import json_key
+from xzarr3.formats import documents
 from xzarr3.formats.base import Held
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes import seen
@@ -77,8 +78,8 @@ def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves:
         before = array._known.version
         try:
             missing = read()
-        except Xzarr3Error:  # a replaced array may be unreadable: report the change instead
-            array._check_current()
+        except Xzarr3Error as error:  # a replaced array may be unreadable: report the change instead
+            check_read(array, error)
             raise
         version = array.store.versions([array._key])[0]
         if version is None:
@@ -183,7 +184,7 @@ def _check_seen(array: Array, metadata: NodeMetadata) -> None:
     how = recoded(found, array.metadata) if array._is_decoded else None
     if how is not None:
         raise _decoded_otherwise(array, how)
-    check_place(array, seen.replaced_at(array.store, array._key))
+    check_place(array, seen.placed_at(array.store, array._key, metadata))
     array._check_shape(found)
 
 
@@ -193,7 +194,7 @@ def check_to_write(array: Array) -> None:
     if found is None or not (found.is_new and found.is_recent):
         found = look(array, to_write=True)
     if found.metadata is not None:
-        check_place(array, seen.replaced_at(array.store, array._key))
+        check_place(array, seen.placed_at(array.store, array._key, found.metadata))
         array._check_shape(same(array, found.metadata))
 
 
@@ -209,7 +210,7 @@ def check_current(array: Array, version: object | None = None) -> None:
         return
     coding_version = _coding_version(array, version)
     held = read_held(array.store, array.format, array.path, consolidated=False)
-    known.replaced_at = seen.replaced_at(array.store, array._key)
+    known.replaced_at = None if held is None else documents.placed_at(held)
     opened, known.held = known.held, None
     if held is None or opened is None or json_key(held) != json_key(opened):  # == takes -0.0 for 0.0
         found = _same_as(array, held)
@@ -277,7 +278,7 @@ def confirm(array: Array) -> None:
         check_current(array, version)
 
 
-def check_read(array: Array) -> None:
+def check_read(array: Array, cause: Xzarr3Error | None = None) -> None:
     """Raise if an array was replaced while its stored units were read one by one."""
     if not array.has_document:
         return
@@ -285,7 +286,7 @@ def check_read(array: Array) -> None:
     if version is not None:
         check_current(array, version)
     elif array.store.traits.tells_changes:
-        raise _vanished(array)
+        raise _vanished(array) from cause
     else:
         _look(array)
 
@@ -325,6 +326,11 @@ def check_shape(array: Array, found: ArrayMetadata) -> None:
             f"array '{array.name}' of {array.store} has shape {found.shape} now and had {array.shape} when "
             "it was opened; open it again"
         )
+
+
+def note_place(array: Array) -> None:
+    """Note that the array that was just put in its place is the one of this handle."""
+    array._opened_at = max(array._opened_at, seen.replaced_at(array.store, array._key) or 0)
 
 
 def check_place(array: Array, replaced_at: float | None) -> None:

@@ -150,6 +150,13 @@ def replaced_at(store: Store, key: str) -> float | None:
     return _dates.get((store.identity, key))
 
 
+def placed_at(store: Store, key: str, metadata: NodeMetadata) -> float | None:
+    """When a node was put in its place, by the documents of its metadata, or else as :func:`replaced_at`."""
+    origin = metadata.origin
+    found = None if origin is None else documents.placed_at(origin.documents)
+    return replaced_at(store, key) if found is None else found
+
+
 def opened_now(store: Store) -> float:
     """The time for a node that is opened now, not before that of any replacement known."""
     return max(time.time(), _newest.get(store.identity, 0))
@@ -159,6 +166,11 @@ def opened_at(store: Store, key: str) -> float:
     """The time for a node that is opened from its document: that of its replacement, or now if not known."""
     found = replaced_at(store, key)
     return opened_now(store) if found is None else found
+
+
+def date_now(store: Store) -> float:
+    """The date for a node that is put in its place now: after all that are known, also of hosts ahead."""
+    return max(time.time(), _newest.get(store.identity, 0) + 1e-5)
 
 
 def newest(store: Store) -> float | None:

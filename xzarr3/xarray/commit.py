@@ -247,8 +247,7 @@ class Commit:
         self._append.verify()
         self._writing.close()
         for job in self._later:  # they write to what has just taken its place
-            target = job.target
-            target._opened_at = max(target._opened_at, seen.replaced_at(target.store, target._key) or 0)
+            freshness.note_place(job.target)
         before = None if self.plan.group is None else Before.of_root(self.store, self.format)
         if not self._append.shapes_come_first:
             self._grow(before)

@@ -134,7 +134,7 @@ class Xzarr3DataStore(AbstractDataStore):
             with for_xarray():
                 nodes = [
                     (name, group._node_or_error(name, held))
-                    for name, held in group._held(0, dropped)
+                    for name, held in group._held(0, dropped, as_opened=True)
                     if isinstance(held, MetadataError) or is_array(held)
                 ]
         for name, node in nodes:
