@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ def refused(error: Any, *asks: Callable[[], object], match: str | None = None) -
     return errors
 
 
-def without_marks(values: dict[str, bytes]) -> dict[str, bytes]:
+def without_marks(values: Mapping[str, Any]) -> dict[str, Any]:
     """Documents without the blanks behind them, which tell when they were stored."""
     ends = (".json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
     return {key: value.rstrip() if key.endswith(ends) else value for key, value in values.items()}
