@@ -395,7 +395,7 @@ def test_a_document_joins_the_same_stores_again(tmp_path: Path) -> None:
     ({"axis": "0"}, "'axis'"),
     ({"drop_variables": [1]}, "'drop_variables'"),
     ({"sources": [{"store": "all.json"}]}, "name one another without end"),
-    ('{"xzarr3_joined": 1, ' + NESTED[1:] * 2000 + '{"store": "a"}' + "]}" * 2000, "all.json"),
+    ('{"xzarr3_joined": 1, ' + NESTED[1:] + NESTED * 1999 + '{"store": "a"}' + "]}" * 2000, "all.json"),
 ])  # fmt: skip
 def test_documents_that_are_not_valid_are_refused(tmp_path: Path, document: Any, message: str) -> None:
     if isinstance(document, dict):

@@ -720,6 +720,7 @@ REFUSED: dict[str, tuple[xr.Dataset, dict[str, Any], type[Exception], str]] = {
     "storage options": (small(), {"storage_options": {"a": 1}}, TypeError, "storage_options"),
     "document as name": (_with("zarr.json"), {}, ValueError, r"'zarr\.json'"),
     "document of version 2": (_with(".zarray"), V2, ValueError, r"'\.zarray'"),
+    "empty name": (_with(""), {}, ValueError, "''"),
     "number as name": (_with(3), {}, TypeError, "name 3"),
     "reserved name": (_with("__zarr_x"), {}, ValueError, "'__zarr' are reserved"),
     "name of ours": (_with(".xzarr3-staged-x"), {}, ValueError, r"'\.xzarr3-' are reserved"),
