@@ -44,6 +44,7 @@ from xzarr3.codecs import (
     parse_codec,
 )
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, Codec
+from xzarr3.codecs.numcodecs import numcodecs_ids
 from xzarr3.codecs.pipeline import CodecChain
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
@@ -888,3 +889,58 @@ INDEX = xzarr3.codecs.ShardingCodec((4,), (BytesCodec(),), (BytesCodec(), Condit
 def test_where_it_cannot_be(options: Any, match: str) -> None:
     with pytest.raises(MetadataError, match=match):
         xzarr3.create_array(xzarr3.MemoryStore(), shape=8, chunks=8, dtype="i4", **options)
+
+
+def codecs_with(codec: Any) -> tuple[Codec, ...]:
+    """The codecs of chunks that need no others than this one and ``bytes``."""
+    if isinstance(codec, ArrayBytesCodec):
+        return (codec,)
+    return (codec, BytesCodec()) if isinstance(codec, ArrayArrayCodec) else (BytesCodec(), codec)
+
+
+SCALARS = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 300), st.integers(), st.floats(),
+    st.sampled_from(["NaN", "Infinity", "none", "int8", "float32", "clamp", "wrap", "0x7fc00000", "bytes"]),
+    st.sampled_from(["<i4", ">f8", "M8[ns]", "S5", "end", "start", "utf-8"]),
+    st.text(max_size=2),
+)  # fmt: skip
+ANYTHING = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+)
+NUMCODECS_FIELDS = (
+    "level dtype astype encode_dtype decode_dtype offset scale digits keepbits filters format preset "
+    "location shuffle elementsize encoding mode initval"
+)
+FIELDS = {
+    "reshape": "shape", "bitround": "keepbits", "scale_offset": "offset scale", "n5_default": "codecs",
+    "cast_value": "data_type rounding out_of_range scalar_map",
+    "packbits": "padding_encoding first_bit last_bit",
+    **{f"numcodecs.{name}": NUMCODECS_FIELDS for name in numcodecs_ids()},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", slow_but(FIELDS, "cast_value", "packbits"))
+@settings(max_examples=settings().max_examples // 2)  # Of each of many codecs.
+@given(data=st.data())
+def test_no_configuration_breaks_anything(name: str, data: st.DataObject) -> None:
+    """Whatever a document says, it is a codec or it is refused; and it encodes and decodes or says why."""
+    known = data.draw(st.lists(st.sampled_from(FIELDS[name].split()), max_size=4))
+    configuration = {field: data.draw(ANYTHING) for field in known}
+    if name == "cast_value" and data.draw(st.booleans()):
+        configuration["data_type"] = data.draw(st.sampled_from([*INTEGERS, *FLOATS]))
+    data_type = data.draw(st.sampled_from(["int8", "uint64", "float32", "float64", "bool", "complex64"]))
+    spec = spec_of(data_type, (2, 3))
+    document: Any = {"name": name, "configuration": configuration}
+    try:
+        codec = codec_from_json(document)
+        assert hash(codec) == hash(codec_from_json(document))
+        chain = CodecChain(codecs_with(codec), spec)
+    except MetadataError:
+        return
+    array = np.arange(6).reshape(2, 3).astype(spec.dtype)
+    try:
+        found = chain.decode(chain.encode(array))
+    except xzarr3.ChunkError:
+        return
+    assert (found.shape, found.dtype.newbyteorder("=")) == ((2, 3), spec.dtype)

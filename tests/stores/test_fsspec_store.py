@@ -302,13 +302,19 @@ class Failing(Slow):
 
     protocol = "failing"
     answer: ClassVar[Any] = None
+    spared: ClassVar[str] = "/"
 
     async def _fail(self, path: str, *_: Any, **__: Any) -> Any:
         if isinstance(Failing.answer, BaseException):
             raise Failing.answer
         return Failing.answer
 
-    _cat_file = _info = _ls = _pipe_file = _rm_file = _fail
+    async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> Any:
+        if path.endswith(Failing.spared):
+            return await super()._cat_file(path, start, end)
+        return await self._fail(path)
+
+    _info = _ls = _pipe_file = _rm_file = _fail
 
 
 fsspec.register_implementation("failing", Failing, clobber=True)
@@ -877,3 +883,41 @@ def test_fsspec_store_bounds_the_bytes_under_way(tmp_path: Path, monkeypatch: py
         in_flight.set_limit(before)
     assert most(6) > 5
     assert in_flight._budget.used == 0
+
+
+@pytest.mark.parametrize("error", FAILURES[:6], ids=named)
+def test_fsspec_store_failures_are_no_fill_values(
+    failing: FsspecStore, error: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = FsspecStore(Slow(place=failing._fs.place, skip_instance_cache=True), "bucket/x.zarr")
+    xzarr3.create_array(place, "x", data=np.arange(1, 7), chunks=(2,), fill_value=0)
+    Failing.answer = error
+    monkeypatch.setattr(Failing, "spared", "zarr.json")
+    array = xzarr3.open_array(failing, "x")
+    for selection in (slice(None), 2):
+        with pytest.raises(StoreError, match="x/c/"):
+            array[selection]
+    Failing.answer = FileNotFoundError("gone")
+    assert array[:].tolist() == [0] * 6
+
+
+BODY = bytes(range(250)) * 40
+
+
+@pytest.mark.parametrize("fault", ["short", "wrong-range", "narrow-range", "ignore-range"])
+def test_fsspec_store_answers_of_the_web_are_checked(fault_server: Any, fault: str) -> None:
+    pytest.importorskip("aiohttp")
+    fault_server.put("/b/x/a", BODY)
+    place = f"{fault_server.url}/b/x/a"
+    references = {"a": [place], "part": [f"{place}?token={SECRET}", 100, 100], "none": [f"{place}/no", 2, 3]}
+    options = {"fo": references, "remote_protocol": "http"}
+    store = FsspecStore("reference://", storage_options=options)
+    for key in ("a", "part"):
+        fault_server.fault(fault, "/b/x/a")
+        with contextlib.suppress(StoreError):
+            found = store.get(key)
+            assert fault == "wrong-range" or bytes(found or b"") == (BODY if key == "a" else BODY[100:200])
+        fault_server.clear_faults()
+        assert store.get(key) == (BODY if key == "a" else BODY[100:200])
+    with pytest.raises(StoreError, match="none"):
+        store.get("none")

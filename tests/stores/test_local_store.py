@@ -12,11 +12,13 @@ import signal
 import struct
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from _conformance import contents, run_numbered, run_threads
 from _damage import files, os_error
@@ -25,6 +27,7 @@ from _slow import slow
 from _things import refused
 from _unprivileged import run_child, unprivileged
 
+import xzarr3
 from xzarr3 import ConflictError, InvalidKeyError, LocalStore, Store, StoreError, StorePermissionError
 from xzarr3._types import Buffer
 from xzarr3.stores.base import update, versioned
@@ -671,3 +674,27 @@ def test_erase_and_exclusive_wait_for_another_process(act: Callable[[Store], Any
         assert store.get("k") == b"1"
     store.erase("k")
     assert store.get("k") is None
+
+
+@pytest.mark.slow
+def test_update_without_locks_loses_changes(tmp_path: Path) -> None:
+    """Otherwise the tests of locks would show nothing."""
+    for _ in range(20):
+        store = LocalStore(tmp_path / "store", locks=False)
+        store.set("a", b"0")
+        run_processes(*[lambda: [update(store, "a", count) for _ in range(200)]] * 4)  # noqa: B023
+        if store.get("a") != b"800":
+            return
+    raise AssertionError("nothing was lost")
+
+
+def test_zarr_python_finds_nothing_strange(store: LocalStore) -> None:
+    zarr = pytest.importorskip("zarr")
+    group = xzarr3.create_group(store)
+    array = group.create_array("x", data=np.zeros((8, 8)), chunks=(4, 4), shards=(8, 8))
+    array[1, 1] = 5
+    update(store, "zarr.json", lambda stored: [stored])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert dict(zarr.open_group(store.root, mode="r").members()).keys() == {"x"}
+    assert sorted(files(store.root)) == ["x/c/0/0", "x/zarr.json", "zarr.json"]
