@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 import time
@@ -9,6 +10,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import pytest
 import xarray as xr
 from _engines import QUIET, NotingStore, check_same, contents
 from _killed import KilledError, forget_process, left, opened
+from _processes import processes, run_processes
 from _slow import slow, slow_but
 from _waiting import WaitingStore
 
@@ -569,3 +572,41 @@ def test_what_lies_behind_an_array_is_not_shown_by_the_next_append(tmp_path: Pat
         (tmp_path / "i" / "c" / "4" / "1").write_bytes(chunk)
         to_zarr(integers(4, blocks), tmp_path, append_dim="time")
         assert not xzarr3.open_array(tmp_path, "i")[6:].any()
+
+
+@pytest.mark.slow
+def test_processes_that_write_regions_of_one_chunk(tmp_path: Path) -> None:
+    whole = timed(8, 0)
+    to_zarr(whole.chunk(), tmp_path, compute=False, encoding={"a": {"chunks": (8, 4)}})
+
+    def write(first: int) -> None:
+        for at in range(first, 8, 3):
+            to_zarr(timed(1, at), tmp_path, region="auto")
+
+    run_processes(*(partial(write, first) for first in range(3)), seconds=300)
+    xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), whole.load())
+
+
+@pytest.mark.slow
+def test_after_a_killed_append_nobody_waits_on_the_same_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to_zarr(timed(3, 0), tmp_path)
+    more = timed(2, 3).chunk(time=1)
+
+    def last(block: Any, block_info: Any = None) -> Any:
+        if block_info[0]["chunk-location"][0]:
+            os._exit(3)
+        return block
+
+    def append() -> None:
+        killed = more.assign(a=more["a"].copy(data=more["a"].data.map_blocks(last, dtype="f8")))
+        with dask.config.set(scheduler="synchronous"):
+            to_zarr(killed, tmp_path, append_dim="time")
+
+    with processes(append) as (process,):
+        assert os.waitstatus_to_exitcode(process.wait(300)) == 3
+    assert (tmp_path / "a" / ".xzarr3-lease").exists()
+    _refuse_to_wait(monkeypatch)
+    to_zarr(more, tmp_path, append_dim="time")
+    xr.testing.assert_identical(read(xzarr3.LocalStore(tmp_path), consolidated=True), timed(5, 0).load())

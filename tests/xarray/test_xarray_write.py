@@ -899,3 +899,14 @@ def test_a_file_is_in_the_way(tmp_path: Path, mode: Any) -> None:
             to_zarr(small(), path, group=group, mode=mode)
     assert file.read_bytes() == b"CDF"
     assert os.listdir(tmp_path) == ["a.nc"]
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_tensorstore_reads_the_same(tmp_path: Path, name: str) -> None:
+    tensorstore = pytest.importorskip("tensorstore")
+    dataset = CORPUS[name]()
+    to_zarr(dataset, tmp_path)
+    for variable in dataset.variables:
+        spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(tmp_path / variable)}}
+        read = tensorstore.open(spec, read=True).result().read().result()
+        np.testing.assert_array_equal(read, zarr.open_array(tmp_path / variable, mode="r")[...])

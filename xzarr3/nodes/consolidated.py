@@ -23,7 +23,7 @@ from xzarr3.nodes.find import (
     read_metadata,
 )
 from xzarr3.nodes.node import ancestors
-from xzarr3.nodes.seen import newest
+from xzarr3.nodes.seen import newest, note_date
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.stores.base import update
@@ -195,6 +195,7 @@ def _refreshed(
 ) -> list[Buffer] | Unchanged:
     if stored is None:
         return UNCHANGED
+    note_date(store, key, stored)  # A node that is put in its place after this has a later date.
     found = documents.decode(stored, holder, key.rpartition("/")[2])
     document: Held = found
     if metas is None:
