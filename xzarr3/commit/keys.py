@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -141,6 +142,7 @@ class Keys(Transaction):
             self.plan = None  # what was taken from the old node is of no use any more
             finish_above(store, self.new.format, place.path, nodes_at(store, self.new.format, place.path))
             raise place.changed()
+        self.new = replace(self.new, documents=swap.encoded())
 
     def _check_alone(self, every: set[str]) -> None:
         """Raise if another writer is putting a node in its place within this one, or one above it.
@@ -310,6 +312,7 @@ def put_in_place(
     formats = formats_in(store, swap.path, format)
     for each in formats:  # first, so that no copy outlives its document
         drop_from_consolidated(store, each, swap.path)
+    swap.date_after(seen.newest(store) or 0)
     if unchanged is not None:
         away = itertools.chain(*swap.away)
         documents = [key for key in away if any(each.place(key) is not None for each in formats)]

@@ -18,6 +18,7 @@ import msgspec
 from xzarr3._types import Buffer
 from xzarr3.errors import StoreError
 from xzarr3.formats import ZarrFormat
+from xzarr3.formats.documents import redated, replaced_at
 from xzarr3.stores.local.names import STAGED, is_lock
 
 NEW, OLD = "new", "old"
@@ -108,6 +109,20 @@ class Swap:
             f"keys that begin with '{top}', copy good values to their final keys, and remove the rest and "
             "the lease"
         )
+
+    def date_after(self, at: float) -> None:
+        """Give the nodes that come a later date than ``at``, which copies of the old node may tell."""
+        documents = [
+            (own, key, own[key].encode("utf-8", "surrogatepass"))
+            for own in self.documents.values()
+            for key in own
+        ]
+        date = max((replaced_at(value) or 0 for _, _, value in documents), default=0)
+        if date > at:
+            return
+        for own, key, value in documents:
+            if replaced_at(value) == date:  # Nodes that stay what they are keep their own.
+                own[key] = redated(value, at + 1e-5).decode("utf-8", "surrogatepass")
 
     def encoded(self) -> dict[str, dict[str, bytes]]:
         """The documents as they are stored."""
