@@ -301,13 +301,12 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         """
         if source.size == 0:
             return
-        from xzarr3.io.native_write import NativeWrite
+        from xzarr3.io.native import Left  # imports the libraries of the codecs
+        from xzarr3.io.native_write import NativeWrite, does
 
-        native = (
-            None if fields else NativeWrite.of(self, plan, source, keep_empty=keep_empty, confirm=confirm)
-        )
         units, number = plan.batches(), plan.number
-        if native is not None:
+        if not fields and does(self, plan, source):
+            native = NativeWrite(self, plan, source, keep_empty, confirm, Left([], set()))
             units, number, _ = self._left(plan, native, threads)
         if number:
             writer = UnitWriter(self, plan.addressing, keep_empty, confirm, fields)

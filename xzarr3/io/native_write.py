@@ -9,9 +9,10 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
+import msgspec
 import numpy as np
 
 from xzarr3._types import AnyArray
@@ -30,7 +31,6 @@ from xzarr3.io.native import (
     Layout,
     Left,
     Numbers,
-    address,
     loaded,
     reading,
     writing,
@@ -46,6 +46,7 @@ from xzarr3.tracing.counters import process
 
 if TYPE_CHECKING:
     from xzarr3.io.executor import Engine
+    from xzarr3.io.write import UnitWriter
     from xzarr3.stores.local.store import LocalStore
 
 FEW, FEW_PARTS = 2, 8
@@ -59,19 +60,10 @@ _CREATE = 30.0  # Microseconds to create and rename a file.
 _RATE = 1000  # Bytes that are encoded and written in a microsecond.
 
 
-class _Units(NamedTuple):
-    """Units to write."""
+class NativeWrite(msgspec.Struct, frozen=True):
+    """A write by native code; see :func:`does`.
 
-    coords: Numbers
-    start: Numbers
-    """Where the given elements begin in each unit; -1 if all are given."""
-    extent: Numbers
-    place: Numbers
-    """The bytes at which the elements begin in the source."""
-
-
-class NativeWrite:
-    """A write by native code.
+    The boxes of units that are given whole start at -1.
 
     Parameters
     ----------
@@ -83,156 +75,128 @@ class NativeWrite:
         Whether to store units that hold only the fill value.
     confirm : callable
         As :meth:`xzarr3.io.executor.Engine.write` has it.
+    left : Left
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        plan: ReadPlan,
-        source: AnyArray,
-        *,
-        keep_empty: bool,
-        confirm: Callable[[], None],
-    ) -> None:
-        self._engine, self._plan, self._source, self._confirm = engine, plan, source, confirm
-        self._keep_empty = keep_empty
-        self._name = os.fsencode(engine.key_prefix.rpartition("/")[2])
-        self._store = cast("LocalStore", engine.store)
-        self._sizes = np.array(engine.meta.shape, np.int64)
-        self._left = Left([], set())
-
-    @classmethod
-    def of(
-        cls,
-        engine: Engine,
-        plan: ReadPlan,
-        source: AnyArray,
-        *,
-        keep_empty: bool,
-        confirm: Callable[[], None],
-    ) -> NativeWrite | None:
-        """The write, or None if native code has nothing to do, or does not know how."""
-        shard, spec = engine.meta.chain.shard, engine.meta.chain.spec
-        if plan.number * (1 if shard is None else shard.number) < FEW:
-            return None
-        if type(plan.addressing) is not Slices or source.dtype != spec.dtype:
-            return None
-        is_whole = all(any(part.whole for part in along) for along in plan.parts)
-        if not is_whole and (plan.number < FEW_PARTS or not _takes_parts(plan)):
-            return None
-        if not engine.has_joined_keys or not writes(engine):
-            return None
-        if len(engine.store.folder or "") + len(engine.key_prefix) + _DIGITS * len(spec.shape) > _LONG:
-            return None
-        if shard is not None and not _is_known(shard):
-            return None
-        return cls(engine, plan, source, keep_empty=keep_empty, confirm=confirm)
+    engine: Any
+    plan: ReadPlan
+    source: AnyArray
+    keep_empty: bool
+    confirm: Callable[[], None]
+    left: Left
 
     def run(self, threads: int) -> Left | None:
         """Write the units with at most so many threads; None if Python is to write all of them."""
-        self._store.check_writable()
-        batches = rows.batches(self._plan, self._source)
+        self.engine.store.check_writable()
+        batches = rows.batches(self.plan, self.source)
         if batches is None:
             return None
         for shape, batch in batches:
-            self._batch(batch, self._engine.chain_of(shape), threads)
-        return self._left
+            self._batch(batch, self.engine.chain_of(shape), threads)
+        return self.left
 
     def _batch(self, batch: rows.Rows, chain: CodecChain, threads: int) -> None:
         layout = writing.of(chain if chain.shard is None else chain.shard.inner)
-        axes, count = self._plan.grid.axes, batch.boxes.extent
-        whole = np.full(len(count), layout is not None)
+        whole = np.full(len(batch.coords), layout is not None)
         for axis, length, size, coord, given in zip(
-            axes, chain.spec.shape, self._sizes, batch.coords.T, count.T, strict=True
-        ):
+            self.plan.grid.axes, chain.spec.shape, self.engine.meta.shape, batch.coords.T,
+            batch.boxes.extent.T, strict=True,
+        ):  # fmt: skip
             first = (
                 coord * length if isinstance(axis, Steps) else np.array([*map(axis.start, coord.tolist())])
             )
             whole &= given == np.minimum(length, size - first)
         start = np.where(whole[:, np.newaxis], -1, batch.boxes.start)
-        mine = whole if layout is None or not _takes_parts(self._plan) else np.ones_like(whole)
-        self._left.coords.update(map(tuple, batch.coords[~mine].tolist()))
-        if layout is None:
-            return
-        each = [part[mine] for part in (batch.coords, start, count, batch.boxes.place)]
-        for at in range(0, len(each[0]), _AT_ONCE):
+        mine = np.ones_like(whole) if layout is not None and _takes_parts(self.plan) else whole
+        self.left.coords.update(map(tuple, batch.coords[~mine].tolist()))
+        coords, boxes = batch.coords[mine], batch.boxes._replace(start=start).take(mine)
+        for at in range(0, len(coords) if layout is not None else 0, _AT_ONCE):
             if not is_wanted():
                 break
-            self._some(_Units(*(part[at : at + _AT_ONCE] for part in each)), chain, layout, threads)
+            some = slice(at, at + _AT_ONCE)
+            self._some(coords[some], boxes.take(some), chain, cast("Layout", layout), threads)
 
-    def _some(self, some: _Units, chain: CodecChain, layout: Layout, threads: int) -> None:
+    def _some(
+        self, coords: Numbers, boxes: rows.Boxes, chain: CodecChain, layout: Layout, threads: int
+    ) -> None:
         """Write units under their locks, except those whose lock is held by another thread."""
-        engine, shard, coords = self._engine, chain.shard, some.coords
+        engine, shard = self.engine, chain.shard
         units = [*map(tuple, coords.tolist())]
         form = engine.key_prefix.replace("%", "%%") + engine.separator.join(["%d"] * coords.shape[1])
         keys = [form % unit for unit in units]  # `engine.key` takes three times as long.
         try:
-            found = self._folder(coords)
+            found = self._folder()
         except (OSError, Xzarr3Error):  # The Python executor raises it.
-            self._left.coords.update(units)
+            self.left.coords.update(units)
             return
         if found is None:
             return
         folder, device = found
         try:
-            self._confirm()  # Nothing is written to what takes the place of this directory from now on.
+            self.confirm()  # Nothing is written to what takes the place of this directory from now on.
             with free_key_locks(engine.store_identity, keys) as held:
                 try:
                     nbytes, extra = chain.spec.nbytes, 0 if shard is None else shard.index_size
                     each = _CREATE + nbytes / _RATE
                     call = Call(layout, len(keys), threads, each, nbytes=nbytes, extra=extra)
                     call.status[~np.array(held)] = _NOT_OURS
-                    self._write(call, some, chain, folder, device)
+                    self._write(call, coords, boxes, chain, folder, device)
                 finally:
                     if shard is not None:  # The kept indexes are out of date now.
                         for key in keys:
                             forget_index(shard, engine.store_identity, key)
         finally:
             os.close(folder)
-        self._left.coords.update(map(tuple, coords[np.isin(call.status, (LEFT, _NOT_OURS))].tolist()))
+        self.left.coords.update(map(tuple, coords[np.isin(call.status, (LEFT, _NOT_OURS))].tolist()))
 
-    def _folder(self, coords: Numbers) -> tuple[int, int] | None:
+    def _folder(self) -> tuple[int, int] | None:
         """The directory of the units, open, and its device; None if there is none and none is needed."""
-        key = f"{self._engine.key_prefix}0"
-        found = self._store.handle(key, make=False)
-        if found is not None or not self._is_stored(coords):
+        store, key = cast("LocalStore", self.engine.store), f"{self.engine.key_prefix}0"
+        found, spec = store.handle(key, make=False), self.engine.meta.chain.spec
+        if found is not None:
             return found
-        self._confirm()
-        return self._store.handle(key, make=True)
+        if not self.keep_empty and spec.data_type.holds_only(self.source, spec.fill_value):
+            return None
+        self.confirm()
+        return store.handle(key, make=True)
 
-    def _is_stored(self, coords: Numbers) -> bool:
-        """Whether one of these units is not empty, so that the directory is needed."""
-        if self._keep_empty:
-            return True
-        spec, parts = self._engine.meta.chain.spec, self._plan.parts
-        place = [{part.coord: part.outer for part in along} for along in parts]
-        return any(
-            not spec.data_type.holds_only(
-                self._source[tuple(along[at] for along, at in zip(place, unit, strict=True))], spec.fill_value
-            )
-            for unit in coords.tolist()
-        )
-
-    def _write(self, call: Call, some: _Units, chain: CodecChain, folder: int, device: int) -> None:
-        engine, shard, coords = self._engine, chain.shard, some.coords
-        stored = reading.of(chain if shard is None else shard.inner)
-        strides = np.array(self._source.strides, np.int64)
+    def _write(
+        self, call: Call, coords: Numbers, boxes: rows.Boxes, chain: CodecChain, folder: int, device: int
+    ) -> None:
+        engine, shard = self.engine, chain.shard
+        name = os.fsencode(engine.key_prefix.rpartition("/")[2])
         size = 0 if shard is None else shard.index_size
-        inner = None if shard is None else np.array(shard.counts, np.int64)
+        stored = reading.of(chain if shard is None else shard.inner)
         job = [
-            *(folder, address(self._name), len(self._name), ord(engine.separator), coords.shape[1]),
-            *(coords, int(tells_late(device))),
-            *(some.start, some.extent, some.place, 0 if stored is None else stored.numbers),
-            *(self._source, strides, engine.fill, int(self._keep_empty)),
-            *(0 if inner is None else inner, size),
+            *(folder, name, len(name), ord(engine.separator), coords.shape[1], coords),
+            *(int(tells_late(device)), *boxes, 0 if stored is None else stored.numbers),
+            *(self.source, np.array(self.source.strides, np.int64), engine.fill, int(self.keep_empty)),
+            *(0 if shard is None else np.array(shard.counts, np.int64), size),
             *(int(shard is not None and shard.index_start == 0), size % 16),
         ]
         try:
             call.do("xzarr3_write", job)
         finally:
             if (call.status == DONE).any():
-                self._store.touch()
+                engine.store.touch()
         call.tell("put")
+
+
+def does(engine: Engine, plan: ReadPlan, source: AnyArray) -> bool:
+    """Whether native code writes units of a plan."""
+    shard, spec = engine.meta.chain.shard, engine.meta.chain.spec
+    if plan.number * (1 if shard is None else shard.number) < FEW:
+        return False
+    if type(plan.addressing) is not Slices or source.dtype != spec.dtype:
+        return False
+    is_whole = all(any(part.whole for part in along) for along in plan.parts)
+    if not is_whole and (plan.number < FEW_PARTS or not _takes_parts(plan)):
+        return False
+    if not engine.has_joined_keys or not writes(engine):
+        return False
+    if len(engine.store.folder or "") + len(engine.key_prefix) + _DIGITS * len(spec.shape) > _LONG:
+        return False
+    return shard is None or _is_known(shard)
 
 
 def writes(engine: Engine) -> bool:
@@ -315,28 +279,16 @@ class PartWrite:
 
     Parameters
     ----------
-    engine : Engine
-    keep_empty : bool
-        Whether to store chunks that hold only the fill value.
-    confirm : callable
-        As :meth:`xzarr3.io.executor.Engine.write` has it.
+    writer : UnitWriter
     """
 
-    def __init__(self, engine: Engine, *, keep_empty: bool, confirm: Callable[[], None]) -> None:
-        self._engine, self._keep_empty, self._confirm = engine, keep_empty, confirm
-        self._store = cast("LocalStore", engine.store)
+    def __init__(self, writer: UnitWriter) -> None:
+        self._writer, self._store = writer, cast("LocalStore", writer.engine.store)
         self._has_written = False
-
-    @classmethod
-    def of(cls, engine: Engine, *, keep_empty: bool, confirm: Callable[[], None]) -> PartWrite | None:
-        """The write, or None if native code does not know the store or the codecs."""
-        if engine.meta.chain.shard is not None or process.collectors or not writes(engine):
-            return None
-        return cls(engine, keep_empty=keep_empty, confirm=confirm)
 
     def change(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> bool:
         """Change a part of a chunk without losing changes by other writers; returns whether it was done."""
-        part = _parts.of(chain, self._engine.fill)
+        part = _parts.of(chain, self._writer.engine.fill)
         if part is None or values.dtype != chain.spec.dtype or values.ndim != len(inner):
             return False
         if [each for each in inner if type(each) is not slice or each.step not in (None, 1)]:
@@ -350,11 +302,12 @@ class PartWrite:
         if found is None:
             return False
         folder, device = found
+        writer = self._writer
         try:
-            self._confirm()  # Of what takes the place of this directory from now on nothing is changed.
-            with key_lock(self._engine.store_identity, key):
-                late = tells_late(device)
-                done = part.change(folder, name, inner, values, late=late, keep_empty=self._keep_empty)
+            writer.confirm()  # Of what takes the place of this directory from now on nothing is changed.
+            with key_lock(writer.engine.store_identity, key):
+                keep, late = writer.keep_empty, tells_late(device)
+                done = part.change(folder, name, inner, values, late=late, keep_empty=keep)
         finally:
             os.close(folder)
         self._has_written |= done == DONE
@@ -364,6 +317,13 @@ class PartWrite:
         """Update the time of modification of the store, if anything was written."""
         if self._has_written:
             self._store.touch()
+
+
+def changes(writer: UnitWriter) -> bool:
+    """Whether native code changes parts of the chunks of a writer. A trace counts reads and writes apart."""
+    engine = writer.engine
+    is_known = engine.meta.chain.shard is None and not writer.fields and not process.collectors
+    return is_known and writes(engine)
 
 
 def _is_known(shard: Shard) -> bool:

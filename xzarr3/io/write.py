@@ -61,13 +61,9 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
     @for_array(lambda writer: writer.engine)
     def run(self, batches: Iterable[Batch], source: AnyArray) -> int:
         """Write units until none are left, each with its part of ``source``; returns 0."""
-        from xzarr3.io.native_write import PartWrite  # imports the libraries of the codecs
+        from xzarr3.io.native_write import PartWrite, changes  # imports the libraries of the codecs
 
-        native = (
-            None
-            if self.fields
-            else PartWrite.of(self.engine, keep_empty=self.keep_empty, confirm=self.confirm)
-        )
+        native = PartWrite(self) if changes(self) else None
         try:
             for chain, units in batches:
                 for unit in units:
