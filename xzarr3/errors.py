@@ -91,11 +91,8 @@ def short_traceback(function: Callable[P, R]) -> Callable[P, R]:
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
-        except Xzarr3Error as error:
-            shorten_traceback(error)
-            raise
-        except TypeError as error:
-            _check_call(error, function, kwargs)
+        except (Xzarr3Error, TypeError) as error:
+            _tidy(error, function, kwargs)
             raise
 
     return call
@@ -106,18 +103,18 @@ def _short_iteration(function: Callable[P, Iterator[R]]) -> Callable[P, Iterator
     def iterate(*args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
         try:
             yield from function(*args, **kwargs)
-        except Xzarr3Error as error:
-            shorten_traceback(error)
-            raise
-        except TypeError as error:
-            _check_call(error, function, kwargs)
+        except (Xzarr3Error, TypeError) as error:
+            _tidy(error, function, kwargs)
             raise
 
     return iterate
 
 
-def _check_call(error: TypeError, function: Callable[..., Any], given: Mapping[str, object]) -> None:
-    """Raise a better error if ``error`` is that of a call with arguments that the function does not have."""
+def _tidy(error: Exception, function: Callable[..., Any], given: Mapping[str, object]) -> None:
+    """Shorten the traceback, or raise a better error for arguments that the function does not have."""
+    if isinstance(error, Xzarr3Error):
+        shorten_traceback(error)
+        return
     if error.__traceback__ is None or error.__traceback__.tb_next is not None:
         return  # The call was right: the error happened within the function.
     code = function.__code__

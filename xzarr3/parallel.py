@@ -12,7 +12,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from xzarr3.options import most_threads
 from xzarr3.quantities import integer
@@ -57,23 +58,22 @@ def asked_threads(threads: int | None) -> int | None:
     return None if threads is None else integer("threads", threads, "None or an integer of at least 1")
 
 
-class Pool:
-    """Threads of this process that help with work. The executor is created on first use.
+class Pool(NamedTuple):
+    """Threads of this process that help with work."""
 
-    A forked child creates its own executor.
-    """
-
-    def __init__(self, number: int, name: str) -> None:
-        self.number, self._name, self._pid = number, name, -1
+    number: int
+    name: str
 
     def get(self) -> ThreadPoolExecutor:
-        """The executor of this process."""
-        if self._pid != os.getpid():
-            from concurrent.futures import ThreadPoolExecutor  # Takes long to import.
+        """The executor of this process. It is created on first use; a forked child creates its own."""
+        return _executor(self, os.getpid())
 
-            self._executor = ThreadPoolExecutor(self.number, thread_name_prefix=self._name)
-            self._pid = os.getpid()
-        return self._executor
+
+@cache
+def _executor(pool: Pool, pid: int) -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor  # Takes long to import.
+
+    return ThreadPoolExecutor(pool.number, thread_name_prefix=pool.name)
 
 
 class Work:

@@ -14,7 +14,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
-from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.parallel import parallel_map
 from xzarr3.quantities import byte_count
 from xzarr3.stores import Store
+from xzarr3.stores.interned import Interned
 from xzarr3.stores.locks import fork_safe
 from xzarr3.tracing.counters import add, for_array, process
 
@@ -96,7 +96,8 @@ class ChunkCache:
         self._lock = fork_safe(threading.Lock())
         self._kept: OrderedDict[Name, _Kept] = OrderedDict()
         self._nbytes = 0
-        _caches[self._name] = self
+        self._is_copy = False
+        _named(self._name, lambda: self, keep=False)
 
     @staticmethod
     def of(given: ChunkCache | str | int | None) -> ChunkCache | None:
@@ -191,23 +192,20 @@ def _turn(used: Collection[Name], later: Callable[[Name], float], name: Name) ->
     return name in used, -later(name)
 
 
-_caches: WeakValueDictionary[str, ChunkCache] = WeakValueDictionary()
-_held: OrderedDict[str, ChunkCache] = OrderedDict()
-"""The caches of arrays that were unpickled, which live longer than the array of one task."""
-_guard = fork_safe(threading.Lock())
+_named = Interned(_MOST_CACHES)
+"""The caches of this process by name. Those of unpickled arrays live longer than the array of one task."""
 
 
 def _restored(name: str, size: int) -> ChunkCache:
     """The cache of this name in this process."""
-    with _guard:
-        found = _caches.get(name)
-        if found is None:
-            found = ChunkCache(size)
-            found._name = name
-            _caches[name] = _held[name] = found
-            while len(_held) > _MOST_CACHES:
-                _held.popitem(last=False)
-        return found
+
+    def make() -> ChunkCache:
+        copy = ChunkCache(size)
+        copy._name, copy._is_copy = name, True
+        return copy
+
+    found = _named(name, make, keep=False)
+    return _named(name, make) if found._is_copy else found
 
 
 def check_tells(store: Store, keys: Sequence[str]) -> None:

@@ -39,30 +39,6 @@ _LOCKED = 12.5  # Microseconds that each chunk holds Python's lock.
 _MAX_RUN = 4096  # Most units that a thread takes at once.
 
 
-class _Runs:
-    """The units of one read or write, for several threads that take them in runs.
-
-    Parameters
-    ----------
-    batches : iterator of Batch
-    number : int
-        Approximate number of units.
-    threads : int
-    """
-
-    def __init__(self, batches: Iterator[Batch], number: int, threads: int) -> None:
-        self._runs = _runs(batches, max(1, min(_MAX_RUN, number // (4 * threads))))
-        self._lock = threading.Lock()
-
-    def __iter__(self) -> Iterator[Batch]:
-        return iter(self._take, None)
-
-    def _take(self) -> Batch | None:
-        """The next run of units of one shape, and their codecs; None after the last run."""
-        with self._lock:
-            return next(self._runs, None) if is_wanted() else None
-
-
 def _runs(batches: Iterator[Batch], size: int) -> Iterator[Batch]:
     for chain, units in batches:
         while run := list(itertools.islice(units, size)):
@@ -225,8 +201,14 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         threads = min(threads, number)
         if threads <= 1:
             return work(units)
-        runs = _Runs(units, number, threads)
-        return sum(run_on_threads(lambda: work(runs), threads, self.pool, leaves=leaves))
+        runs, lock = _runs(units, max(1, min(_MAX_RUN, number // (4 * threads)))), threading.Lock()
+
+        def take() -> Batch | None:
+            """The next run of units of one shape, and their codecs; None after the last run."""
+            with lock:
+                return next(runs, None) if is_wanted() else None
+
+        return sum(run_on_threads(lambda: work(iter(take, None)), threads, self.pool, leaves=leaves))
 
     @for_array(lambda engine: engine)
     def _left(
