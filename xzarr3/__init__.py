@@ -133,13 +133,7 @@ __all__ = [
 _FROM = {
     "xzarr3.commit.recover": ("recover",),
     "xzarr3.convenience": (
-        "consolidate_metadata",
-        "load",
-        "open_consolidated",
-        "save",
-        "save_array",
-        "save_group",
-        "tree",
+        *("consolidate_metadata", "load", "open_consolidated", "save", "save_array", "save_group", "tree"),
     ),
     "xzarr3.advice.advice": ("advise",),
     "xzarr3.batching": ("Batches", "batches"),
@@ -153,14 +147,7 @@ _FROM = {
     "xzarr3.differences": ("diff",),
     "xzarr3.statistics": ("stats",),
     "xzarr3.stores": (
-        *(
-            "CacheStore",
-            "FsspecStore",
-            "LocalStore",
-            "ObjectStore",
-            "ReadOnlyStore",
-            "WrapperStore",
-        ),
+        *("CacheStore", "FsspecStore", "LocalStore", "ObjectStore", "ReadOnlyStore", "WrapperStore"),
         "ZipStore",
     ),
     "xzarr3.io.chunk_cache": ("ChunkCache",),

@@ -236,19 +236,25 @@ def _opened(
     **options: Any,
 ) -> Array | Group:
     _check_mode(mode, ("r", "r+", "a"))
-    cache = _cache_of(chunk_cache)
+    cache = cache_of(chunk_cache)
     opened, normal = locate_node(store, path, storage_options, mode=mode)
     node = _found(opened, normal, what, zarr_format, read_only=mode == "r", **options)
     return cast("Array | Group", with_cache(node, cache))
 
 
-def _cache_of(given: ChunkCacheLike) -> ChunkCache | None:
-    """The cache that is given, or one of the size that is given."""
+def cache_of(given: ChunkCacheLike) -> ChunkCache | None:
+    """The cache that is given, or one of the size that is given.
+
+    Raises
+    ------
+    ArgumentError
+        If it is no size.
+    """
     if given is None:
         return None
     from xzarr3.io.chunk_cache import ChunkCache
 
-    return ChunkCache.of(given)
+    return given if isinstance(given, ChunkCache) else ChunkCache(given)
 
 
 def with_cache(node: Any, cache: ChunkCache | None) -> Any:
@@ -342,7 +348,7 @@ def open(
     if is_document(store):
         above = import_module("xzarr3.xarray.joining")  # What is joined, xarray decodes.
         joined = above.below(above.open_joined(store, storage_options, missing), path)
-        return with_cache(joined, _cache_of(chunk_cache))  # type: ignore[no-any-return]
+        return with_cache(joined, cache_of(chunk_cache))  # type: ignore[no-any-return]
     options: dict[str, Any] = {
         "use_consolidated": use_consolidated, "missing": missing, "chunk_cache": chunk_cache,
     }  # fmt: skip
@@ -423,7 +429,7 @@ def open_group(
     ['t']
     """
     _check_mode(mode, ("r", "r+", "a", "w", "w-"))
-    missing, cache = check_missing(missing), _cache_of(chunk_cache)
+    missing, cache = check_missing(missing), cache_of(chunk_cache)
     kind: Literal["r", "r+", "a"] = "a" if mode == "w" or mode == "w-" else mode
     opened, normal = locate_node(store, path, storage_options, mode=kind)
     options: dict[str, Any] = {

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xzarr3._types import AnyArray
-from xzarr3.api import with_cache
+from xzarr3.api import cache_of, with_cache
 from xzarr3.arrays import Array
 from xzarr3.display.units import counted
 from xzarr3.errors import ArgumentError, ArgumentTypeError, SelectionError, short_traceback
@@ -110,7 +110,7 @@ def batches(
                 f"array {label!r} is of data type 'optional', and a batch has no masks; accepted: arrays of "
                 "other data types"
             )
-    cache = cast("ChunkCache", ChunkCache.of(chunk_cache))
+    cache = cast("ChunkCache", cache_of(chunk_cache))
     own = {label: with_cache(_own(array), cache) for label, array in named.items()}
     parsed = _parsed(named, samples)
     made = Batches(own, parsed, size, shuffle, cache, type(arrays))
@@ -191,7 +191,7 @@ class Batches:
         uses, order = [*self._uses.values()], np.arange(self._number)
         if self.shuffle is not None:
             order = _shuffled(uses, self._blocks, np.random.default_rng([self.shuffle, self.epoch]))
-        return _Schedule.of(uses, order, self.batch_size)
+        return _Schedule(uses, order, self.batch_size)
 
     @cached_property
     def _blocks(self) -> Numbers:
@@ -300,40 +300,30 @@ class _Uses:
         return np.repeat(np.arange(len(self.homes)), np.diff(self.begins))
 
 
-@dataclass(frozen=True)
 class _Schedule:
     """The order of the samples of an epoch, and when chunks are used."""
 
-    order: Numbers
-    places: dict[Name, int]
-    number: int
-    """Number of batches."""
-    pairs: Numbers
-    """Each use as one number, in order: the place of the chunk times ``number``, plus the batch."""
-
-    @classmethod
-    def of(cls, uses: Sequence[_Uses], order: Numbers, batch_size: int) -> _Schedule:
-        number = -(-len(order) // batch_size)
+    def __init__(self, uses: Sequence[_Uses], order: Numbers, batch_size: int) -> None:
+        self.order, self._number = order, -(-len(order) // batch_size)  # of batches
         batch_of = np.empty_like(order)
         batch_of[order] = np.arange(len(order)) // batch_size
-        places: dict[Name, int] = {}
+        self._places: dict[Name, int] = {}
         pairs = []
         for each in uses:  # Several arrays may be the same one.
-            mine = np.array([places.setdefault(name, len(places)) for name in each.names], np.intp)
-            pairs.append(mine[each.chunks] * number + batch_of[each.samples])
-        return cls(order, places, number, np.unique(np.concatenate(pairs)))
+            mine = [self._places.setdefault(name, len(self._places)) for name in each.names]
+            pairs.append(np.array(mine, np.intp)[each.chunks] * self._number + batch_of[each.samples])
+        # Each use as one number: the place of the chunk times the number of batches, plus the batch.
+        self._pairs = np.unique(np.concatenate(pairs))
 
     def later(self, batch: int) -> Any:
         """Tells of a chunk in which batch, from this one on, it is used next."""
 
         def next_use(name: Name) -> float:
-            place = self.places.get(name)
-            if place is None:
+            place, number = self._places.get(name), self._number
+            at = 0 if place is None else int(np.searchsorted(self._pairs, place * number + batch))
+            if place is None or at == len(self._pairs) or self._pairs[at] >= (place + 1) * number:
                 return math.inf
-            at = int(np.searchsorted(self.pairs, place * self.number + batch))
-            if at == len(self.pairs) or self.pairs[at] >= (place + 1) * self.number:
-                return math.inf
-            return int(self.pairs[at]) - place * self.number
+            return int(self._pairs[at]) - place * number
 
         return next_use
 

@@ -110,11 +110,6 @@ _current = _Current()
 _GLANCE = 0.1  # Seconds
 
 
-def is_shared() -> bool:
-    """Whether this thread takes part in work that may be stopped."""
-    return _current.work is not None
-
-
 def is_wanted() -> bool:
     """Whether the work that this thread takes part in has not been stopped."""
     return _current.work is None or not _current.work.is_stopped()

@@ -99,17 +99,6 @@ class ChunkCache:
         self._is_copy = False
         _named(self._name, lambda: self, keep=False)
 
-    @staticmethod
-    def of(given: ChunkCache | str | int | None) -> ChunkCache | None:
-        """The cache that a user gives, or of the size that a user gives.
-
-        Raises
-        ------
-        ArgumentError
-            If it is no size.
-        """
-        return given if given is None or isinstance(given, ChunkCache) else ChunkCache(given)
-
     def __reduce__(self) -> tuple[object, ...]:
         return _restored, (self._name, self.size)
 

@@ -91,11 +91,6 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         return Price.of(self.store, self.meta.chain)
 
     @cached_property
-    def largest_value(self) -> int:
-        """Most bytes that a stored unit may have."""
-        return self.meta.chain.largest_stored
-
-    @cached_property
     def store_identity(self) -> object:
         """Identity of the store, which tells it from other stores."""
         return self.store.identity
@@ -177,11 +172,13 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
             units, number, missing = self._left(plan, native, threads, absent)
         if not number:
             return missing
+        most = self.threads(plan, threads)
+        within = 1 if min(most, number) > 1 else threads
         return missing + self._share(
-            lambda batches: UnitReader(self, plan, out, batches, absent, threads).run(),
+            lambda batches: UnitReader(self, plan, out, batches, absent, within).run(),
             units,
             number,
-            self.threads(plan, threads),
+            most,
             leaves=leaves and self.waiting > 0,  # A file must not be closed while a thread reads it.
         )
 

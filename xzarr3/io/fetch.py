@@ -208,7 +208,7 @@ class Table:
             entries, units = entries[there], [*itertools.compress(units, there)]
         if not units:
             return [], absent
-        coords, _, inners, outers, _ = zip(*units, strict=True)
+        coords, inners, outers, _ = zip(*units, strict=True)
         whole = zip(*entries.T.tolist(), coords, inners, outers, itertools.repeat(None), strict=False)
         rows, chain = [*map(_row, whole)], shard.inner
         if in_memory or not chain.is_plain:

@@ -28,8 +28,6 @@ class AxisProjection(NamedTuple):
 
     coord: int
     """Coordinate of the chunk in the grid."""
-    text: str
-    """The coordinate as text."""
     inner: Any
     """The elements within the chunk: a slice, or an array in ascending order."""
     outer: slice
@@ -43,8 +41,6 @@ class ChunkProjection(NamedTuple):
 
     coords: tuple[int, ...]
     """Coordinates of the chunk in the grid."""
-    texts: tuple[str, ...]
-    """The coordinates as text, for the chunk key."""
     inner: Inner
     """The wanted elements within the chunk."""
     outer: tuple[Any, ...]
@@ -56,11 +52,11 @@ class ChunkProjection(NamedTuple):
 # Calling the classes would run Python code for each chunk; these calls run none.
 _axis_projection = cast("Callable[[tuple[Any, ...]], AxisProjection]", partial(tuple.__new__, AxisProjection))
 chunk_projection = cast("Callable[[Iterable[Any]], ChunkProjection]", partial(tuple.__new__, ChunkProjection))
-"""Makes a projection from an iterable of its five fields."""
+"""Makes a projection from an iterable of its four fields."""
 
 _LARGEST = np.iinfo(np.intp).max
 
-ONE = ChunkProjection((), (), (), (...,), ())
+ONE = ChunkProjection((), (), (...,), ())
 """The only chunk of an array of no dimensions. Indexing the result with the Ellipsis gives a view."""
 
 
@@ -77,8 +73,8 @@ def axis_parts(selected: DimChoice, axis: Steps | Edges, size: int) -> list[Axis
         start, end, base, length = axis.run_at(first, size)
         within = DimSelection(first - start, step, -(-(min(end, stop) - first) // step))
         for part in dimension_parts(within, length, end - start):
-            coord, place = base + part.coord, slice(done + part.outer.start, done + part.outer.stop)
-            parts.append(AxisProjection(coord, str(coord), part.inner, place, part.whole))
+            place = slice(done + part.outer.start, done + part.outer.stop)
+            parts.append(AxisProjection(base + part.coord, part.inner, place, part.whole))
         done += within.count
         first += within.count * step
     return parts
@@ -103,7 +99,7 @@ def dimension_parts(selected: DimSelection, length: int, size: int) -> list[Axis
     low = index * length
     if stop <= low + length:  # Fast path: all lie in one chunk.
         inner, whole = slice(first - low, stop - low, step), count == min(length, size - low)
-        return [_axis_projection((index, str(index), inner, slice(0, count), whole))]
+        return [_axis_projection((index, inner, slice(0, count), whole))]
     parts: list[AxisProjection] = []
     done = 0
     while first < stop:
@@ -113,7 +109,7 @@ def dimension_parts(selected: DimSelection, length: int, size: int) -> list[Axis
         count = -(-(min(end, stop) - first) // step)
         inner = slice(first - low, first - low + (count - 1) * step + 1, step)
         place = slice(done, done + count)
-        parts.append(_axis_projection((index, str(index), inner, place, count == end - low)))
+        parts.append(_axis_projection((index, inner, place, count == end - low)))
         done += count
         first += count * step
     return parts
@@ -130,7 +126,7 @@ def _index_parts(indices: Indices, axis: Steps | Edges, size: int) -> list[AxisP
         found = as_progression(inner)
         whole = end - begin >= extent and len(np.unique(inner)) == extent
         chosen = inner if found is None else slice(found.start, found.stop, found.step)
-        parts.append(_axis_projection((coord, str(coord), chosen, slice(begin, end), whole)))
+        parts.append(_axis_projection((coord, chosen, slice(begin, end), whole)))
     return parts
 
 
@@ -322,7 +318,7 @@ class Pointwise(Slices):
                 outer = (slice(begin, end), *(part.outer for part in parts))
                 if not regular:
                     shape = tuple(axis.length_at(index) for axis, index in zip(axes, coords, strict=True))
-                yield shape, chunk_projection((coords, tuple(map(str, coords)), inner, outer, (False,)))
+                yield shape, chunk_projection((coords, inner, outer, (False,)))
 
     def divide(
         self, inner: Inner, lengths: tuple[int, ...], sizes: tuple[int, ...]

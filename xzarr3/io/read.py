@@ -22,7 +22,7 @@ from xzarr3.io.fetch import InnerChunks, Request, Row, Table, fetched
 from xzarr3.io.plan import Batch, ReadPlan
 from xzarr3.io.projection import ONE, ChunkProjection, Inner, Slices
 from xzarr3.io.shards import Opened, forget_index, open_shard
-from xzarr3.parallel import available_threads, is_shared, is_wanted
+from xzarr3.parallel import available_threads, is_wanted
 from xzarr3.stores.values import BytesValue, OversizedError, Scratch, Value, steady
 from xzarr3.tracing.counters import add, for_array, process
 
@@ -73,7 +73,7 @@ class UnitReader(msgspec.Struct, eq=False, dict=True):
     absent : list, optional
         Gets the coordinates of the absent units.
     threads : int, optional
-        The most threads for the inner chunks of a shard in memory, if this is the only thread.
+        The most threads for the inner chunks of a shard in memory.
     """
 
     engine: Engine
@@ -98,8 +98,6 @@ class UnitReader(msgspec.Struct, eq=False, dict=True):
     def _batch(self, chain: CodecChain, units: Iterable[ChunkProjection]) -> int:
         """Read units of one shape; returns the number of absent ones."""
         engine, out, missing = self.engine, self.out, 0
-        key_prefix, join = engine.key_prefix, engine.separator.join
-        joined = engine.has_joined_keys
         self._table, self._is_plain = Table(self.plan, chain), chain.is_plain
         self._direct = self._slices and chain.is_direct(self.plan.number)
         read = self._chunk if chain.shard is None else self._shard
@@ -108,7 +106,7 @@ class UnitReader(msgspec.Struct, eq=False, dict=True):
             for unit in units:
                 if not is_wanted():
                     break
-                key = key_prefix + join(unit.texts) if joined else engine.key(unit.coords)
+                key = engine.key(unit.coords)
                 place = out[unit.outer]
                 if not read(chain, key, unit.inner, place):
                     place[...] = engine.fill
@@ -124,7 +122,7 @@ class UnitReader(msgspec.Struct, eq=False, dict=True):
         return missing
 
     def _get(self, key: str, into: Scratch) -> Buffer | None:
-        return self.engine.store.get(key, into=into, limit=self.engine.largest_value)
+        return self.engine.store.get(key, into=into, limit=self.engine.meta.chain.largest_stored)
 
     def _put(self, chain: CodecChain, data: Buffer, inner: Inner, out: AnyArray, outer: Any = ...) -> None:
         """Decode a chunk and put its wanted elements into their place."""
@@ -213,7 +211,7 @@ class UnitReader(msgspec.Struct, eq=False, dict=True):
         if self._slices and isinstance(value, BytesValue):
             from xzarr3.io.native_read import place_rows  # imports the libraries of the codecs
 
-            threads = 1 if is_shared() else self.threads or available_threads()
+            threads = self.threads or available_threads()
             rows = place_rows(chain, rows, value.data, out, self.engine.fill, threads)
         self._direct = self._slices and chain.is_direct(len(rows))
         self._place(chain, value, rows, out, shard.outside)

@@ -127,9 +127,10 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
                 return pieces or None
             return chain.encoded_pieces(spec.data_type.filled(spec.shape, spec.fill_value))
 
+        limit = self.engine.meta.chain.largest_stored
         try:
             with ThreadScratch() as scratch:
-                update(self.engine.store, key, change, into=scratch, limit=self.engine.largest_value)
+                update(self.engine.store, key, change, into=scratch, limit=limit)
         except OversizedError as error:
             raise ChunkDecodeError(str(error), codec=chain.codecs[-1].name) from error
 

@@ -17,7 +17,7 @@ from xarray.backends.common import AbstractDataStore, BackendEntrypoint
 from xarray.backends.store import StoreBackendEntrypoint
 from xarray.core.utils import is_remote_uri
 
-from xzarr3.api import open_group, with_cache
+from xzarr3.api import cache_of, open_group, with_cache
 from xzarr3.errors import (
     ArgumentError,
     InvalidKeyError,
@@ -36,7 +36,6 @@ from xzarr3.errors import (
 )
 from xzarr3.formats.base import is_array
 from xzarr3.groups import Group
-from xzarr3.io.chunk_cache import ChunkCache
 from xzarr3.joined.document import is_document
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.nodes.node import locate_node
@@ -405,7 +404,7 @@ def _open(filename_or_obj: StoreLike | _UnwatchedStore | JoinedGroup, chosen: Op
             if getattr(chosen, name) is not None:
                 value = getattr(chosen, name)
                 raise ArgumentError(f"{name}={value!r} comes too late for joined stores; leave it out")
-        return with_cache(filename_or_obj, ChunkCache.of(chosen.chunk_cache))
+        return with_cache(filename_or_obj, cache_of(chosen.chunk_cache))
     place = filename_or_obj.store if isinstance(filename_or_obj, _UnwatchedStore) else filename_or_obj
     version = {name: getattr(chosen, name) for name in _VERSIONS}
     place_options = with_version(place, chosen.storage_options, **version)
