@@ -147,14 +147,12 @@ def test_keys_cannot_be_names_of_lock_files(store: LocalStore) -> None:
     assert list(store.list()) == [f"a{LOCK}s"]
 
 
-@pytest.mark.parametrize("size", [248, 249, 255])
-def test_put_with_a_name_as_long_as_the_system_permits(size: int, store: LocalStore) -> None:
-    for key in ("x" * size, "\xe9" * (size // 2)):
-        store.set(key, b"1")
-        update(store, key, count)
-        assert store.get(key) == b"2"
-    assert len(set(store.list())) == 2
-    refused(StoreError, "File name too long", lambda: store.set("x" * 256, b""))
+def test_put_with_a_name_as_long_as_that_of_a_lock_file_can_be(store: LocalStore) -> None:
+    key = "x" * (255 - len(LOCK))
+    store.set(key, b"1")
+    update(store, key, count)
+    assert store.get(key) == b"2"
+    refused(StoreError, "File name too long.*use shorter names", lambda: store.set("x" + key, b""))
 
 
 def test_put_where_a_part_of_the_path_is_a_file(store: LocalStore) -> None:

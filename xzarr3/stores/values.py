@@ -235,11 +235,14 @@ def cut(value: Buffer, byte_range: ByteRange) -> Buffer:
     b'234'
     """
     check_range(byte_range)
-    start, length = byte_range
-    if start < 0:
-        start = max(len(value) + start, 0)
-    view = memoryview(value)
-    return view[start:] if length is None else view[start : start + length]
+    first, length = clip(len(value), *byte_range)
+    return memoryview(value)[first : first + length]
+
+
+def clip(size: int, start: int, length: int | None) -> tuple[int, int]:
+    """The first byte and the length of what a byte range names in a value of ``size`` bytes."""
+    first = max(size + start, 0) if start < 0 else min(start, size)
+    return first, size - first if length is None else min(length, size - first)
 
 
 def flat(value: Buffer, key: str) -> Buffer:

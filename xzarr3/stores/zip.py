@@ -42,7 +42,7 @@ from xzarr3.stores.local.files import Lock, state_of
 from xzarr3.stores.local.near import missing_part
 from xzarr3.stores.local.store import LocalStore
 from xzarr3.stores.locks import fork_safe, key_lock
-from xzarr3.stores.values import NO_LIMIT, BytesValue, Into, Value, check_size, cut
+from xzarr3.stores.values import NO_LIMIT, BytesValue, Into, Value, check_size, clip, cut
 
 Mode: TypeAlias = Literal["r", "r+", "a", "w", "w-", "x"]
 
@@ -224,13 +224,13 @@ class _Member(Value):
         return self.read_ranges([start], [self.size if length is None else length])[0]
 
     def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-        firsts = [max(self.size + at, 0) if at < 0 else min(at, self.size) for at in starts]
-        sizes = [min(length, self.size - at) for at, length in zip(firsts, lengths, strict=True)]
+        parts = [clip(self.size, *part) for part in zip(starts, lengths, strict=True)]
+        firsts, sizes = [first for first, _ in parts], [size for _, size in parts]
         if self._whole is None and (self._info.compress_type == _DEFLATED or self.size in sizes):
             self._whole = self._zip.whole(self._info)
         if self._whole is None:
             return self._zip.read(self._info, firsts, sizes)
-        return [cut(self._whole, part) for part in zip(firsts, sizes, strict=True)]
+        return [cut(self._whole, part) for part in parts]
 
 
 def _raw_name(info: ZipInfo) -> bytes:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import random
 import stat
@@ -30,7 +29,7 @@ from xzarr3._types import Buffer
 from xzarr3.errors import StoreError, StorePermissionError
 from xzarr3.stores.local import system
 from xzarr3.stores.local.names import LOCK, STAGED
-from xzarr3.stores.values import Closing, Value, digest
+from xzarr3.stores.values import Closing, Value, clip
 
 if TYPE_CHECKING:
     from xzarr3.stores.local.store import LocalStore
@@ -40,7 +39,6 @@ T = TypeVar("T")
 _CREATE = system.OPEN_LOCK | os.O_CREAT | (os.O_EXCL if system.POSIX else 0)
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
 """The errors of a file system that has no locks."""
-_MOST_NAME = 255  # Bytes.
 _SETTLED = 10**9  # Nanoseconds
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.025  # Seconds
 _SHARE = 8  # A pause is one part in this many of the time waited so far.
@@ -102,23 +100,13 @@ class FileValue(Value):
 
 
 def _part_of(descriptor: int, size: int, start: int, length: int | None) -> Buffer:
-    if start < 0:
-        start = max(size + start, 0)
-    wanted = max(size - start, 0)
-    if length is not None:
-        wanted = min(wanted, length)
-    return system.read_at(descriptor, wanted, start) if wanted else b""
+    first, wanted = clip(size, start, length)
+    return system.read_at(descriptor, wanted, first) if wanted else b""
 
 
 def _parts_of(descriptor: int, size: int, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-    parts: list[Buffer] = []
-    if sum(lengths) <= size:  # A damaged index may ask for more than there is memory.
-        with contextlib.suppress(OSError, OverflowError, ValueError):  # Handled below, part by part.
-            parts += map(system.pread, itertools.repeat(descriptor), lengths, starts)
-    if len(parts) != len(starts) or sum(map(len, parts)) != sum(lengths):  # Short reads, or an error.
-        each = zip(starts, lengths, strict=True)
-        return [_part_of(descriptor, size, start, length) for start, length in each]
-    return parts
+    each = zip(starts, lengths, strict=True)
+    return [_part_of(descriptor, size, start, length) for start, length in each]
 
 
 def _part_into(descriptor: int, size: int, start: int, out: memoryview) -> int:
@@ -129,12 +117,7 @@ def _part_into(descriptor: int, size: int, start: int, out: memoryview) -> int:
 
 
 def lock_of(path: str) -> str:
-    """The path of the lock file of a value; a name that would be too long is replaced by a hash."""
-    at = path.rfind(os.sep) + 1
-    if len(path) - at > _MOST_NAME // 4:
-        name = os.fsencode(path[at:])
-        if len(name) > _MOST_NAME - len(LOCK):
-            path = path[:at] + digest(name)
+    """The path of the lock file of a value."""
     return path + LOCK
 
 

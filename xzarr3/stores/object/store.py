@@ -32,7 +32,7 @@ from xzarr3.stores.object.client import Answer, Client, Pace, Version, client_of
 from xzarr3.stores.object.errors import ADVICE, Failure
 from xzarr3.stores.object.listing import folder
 from xzarr3.stores.object.options import Recipe, Settings, of_ready, parse
-from xzarr3.stores.values import ABSENT, ANY, NO_LIMIT, Into, Value, check_range, steady
+from xzarr3.stores.values import ABSENT, ANY, NO_LIMIT, Into, Value, check_range, clip, steady
 
 _FAR = 2**62  # Bytes; no value is that large, and services accept no much larger numbers.
 _BULK = 1000  # Keys erased by one request.
@@ -475,9 +475,7 @@ class _ObjectValue(Value):
     def read(self, start: int, length: int | None = None) -> Buffer:
         check_range((start, length))
         known, store = self._known, self._store
-        start = start if start >= 0 else max(self.size + start, 0)
-        rest = max(self.size - start, 0)
-        length = rest if length is None else min(length, rest)
+        start, length = clip(self.size, start, length)
         inside = start - known.first
         if length == 0:
             return b""
