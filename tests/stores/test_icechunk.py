@@ -150,11 +150,9 @@ def test_repository_opens_in_every_function(repo: Any) -> None:
 
 
 @pytest.mark.parametrize(("versions", "said"), [
-    ({"branch": "mian"}, "no branch 'mian'; did you mean 'main'"),
-    ({"branch": "v1"}, "no branch 'v1'; it is a tag"),
-    ({"tag": "main"}, "no tag 'main'; pass branch="),
-    ({"tag": "v2"}, "no tag 'v2'; accepted: 'v1'"),
-    ({"snapshot": "1CECHNKREP0F1RSTCMTX"}, r"no snapshot '1CECH\w+'; list snapshots with"),
+    ({"branch": "v1"}, "no branch 'v1'; accepted: branches 'main', to read also tags 'v1'"),
+    ({"tag": "main"}, "no tag 'main'; accepted: branches 'main', to read also tags 'v1'"),
+    ({"snapshot": "1CECHNKREP0F1RSTCMTX"}, r"no snapshot '1CECH\w+'.* snapshots, as repository.ancestry"),
     ({"snapshot": "short"}, "no snapshot 'short'"),
     ({"tag": "v1", "branch": "main"}, "'branch', 'tag' given for an Icechunk repository; accepted: one"),
     ({"storage_options": {"anon": True}}, "'anon' given for an Icechunk repository; accepted: one of"),
@@ -170,8 +168,8 @@ def test_repository_misuse_is_refused(repo: Any, tmp_path: Path) -> None:
     tip, ds = repo.lookup_branch("main"), dataset()
     session = repo.writable_session("main")
     for kind, said, call in (
-        (StoreError, "no branch 'v1'; it is a tag", lambda: xzarr3.to_zarr(ds, repo, branch="v1")),
-        (StoreError, "no branch 'new'; accepted: 'main'", lambda: xzarr3.to_zarr(ds, repo, branch="new")),
+        (StoreError, "no branch 'v1'; .*also tags 'v1'", lambda: xzarr3.to_zarr(ds, repo, branch="v1")),
+        (StoreError, "no branch 'new'; accepted", lambda: xzarr3.to_zarr(ds, repo, branch="new")),
         (ArgumentError, "'branch' given with a dict", lambda: xzarr3.to_zarr(ds, {}, branch="main")),
         (ArgumentError, "'message' given with a Session", lambda: xzarr3.to_zarr(ds, session, message="m")),
         (ArgumentError, "'tag' given with a dict", lambda: xzarr3.open_dataset({}, tag="v1")),

@@ -23,30 +23,10 @@ if TYPE_CHECKING:
     from xzarr3.stores.zip import ZipStore
 
 __all__ = [
-    "ANY",
-    "UNCHANGED",
-    "BytesValue",
-    "CacheStore",
-    "FsspecStore",
-    "Key",
-    "LocalStore",
-    "MemoryStore",
-    "ObjectStore",
-    "ReadOnlyStore",
-    "Scratch",
-    "Store",
-    "StoreLike",
-    "Traits",
-    "Value",
-    "WrapperStore",
-    "ZipStore",
-    "check_key",
-    "check_prefix",
-    "cut",
-    "open_store",
-    "update",
-    "versioned",
-]
+    "ANY", "UNCHANGED", "BytesValue", "CacheStore", "FsspecStore", "Key", "LocalStore", "MemoryStore",
+    "ObjectStore", "ReadOnlyStore", "Scratch", "Store", "StoreLike", "Traits", "Value", "WrapperStore",
+    "ZipStore", "check_key", "check_prefix", "cut", "open_store", "update", "versioned",
+]  # fmt: skip
 
 # Imported on first use.
 _LAZY = {

@@ -376,14 +376,6 @@ class CacheStore(WrapperStore):
         return 0 <= clock() - entry.checked < self.max_age
 
     @property
-    def _tells_versions(self) -> bool:
-        """Whether the inner store opens values itself; the default tells no versions, and needs requests."""
-        inner = self.inner
-        while isinstance(inner, WrapperStore):
-            inner = inner.inner
-        return "open" in inner._own
-
-    @property
     def _waits(self) -> bool:
         return self.inner.concurrency > 1
 
@@ -406,17 +398,16 @@ class CacheStore(WrapperStore):
             first = (0, 1)
         # Some servers cannot send parts.
         with contextlib.nullcontext() if first == (0, None) else contextlib.suppress(StoreError):
-            value = self.inner.open(key, first) if self._tells_versions else None
-            if value is not None:
-                with value:
-                    if first == (0, 1) and stale is not None and value.version == stale.version:
-                        return stale._replace(checked=began)
-                    check_size(value.size or 0, limit)
-                    data = bytes(value.read(0, value.size))
-                    check_size(len(data), limit)
-                    return _Entry(data, value.version, len(data), began)
-            if self._tells_versions:
+            value = self.inner.open(key, first)
+            if value is None:
                 return None
+            with value:
+                if first == (0, 1) and stale is not None and value.version == stale.version:
+                    return stale._replace(checked=began)
+                check_size(value.size or 0, limit)
+                data = bytes(value.read(0, value.size))
+                check_size(len(data), limit)
+                return _Entry(data, value.version, len(data), began)
         found = self.inner.get(key, limit=limit)
         return None if found is None else _Entry(bytes(found), None, len(found), began)
 
@@ -429,11 +420,11 @@ class CacheStore(WrapperStore):
     def get(self, key: str, byte_range: Part = None, *, into: Into = None, limit: int = NO_LIMIT) -> Found:
         entry = self._find(key)
         is_fresh = self._is_fresh(entry)
-        if byte_range is not None and not is_fresh and self._tells_versions:
+        if byte_range is not None and not is_fresh:
             return part_of(self, key, byte_range)
         self._kept.count(is_fresh)
-        if byte_range is not None:
-            return cut(entry.value, byte_range) if entry and is_fresh else self.inner.get(key, byte_range)
+        if byte_range is not None and entry is not None:
+            return cut(entry.value, byte_range)
         if not is_fresh:
             # Of several threads that want the same value, only the first one reads it.
             with key_lock(self._token, key) if self.max_age != 0 else contextlib.nullcontext():
@@ -466,6 +457,7 @@ class CacheStore(WrapperStore):
             return self._hit(entry)
         if isinstance(value, BytesValue):  # It is in memory already.
             self._kept.count(False)
+            self._keep(key, _WHOLE, _Entry(bytes(value.data), value.version, value.size, began), number)
             return value
         head = _Entry(b"", value.version, value.size, began)
         if self._waits and value.version is not None:

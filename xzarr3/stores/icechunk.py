@@ -65,17 +65,12 @@ def _started(repository: Any, kind: str, name: object, start: Callable[[], Resul
             raise errors.StoreError(
                 f"cannot start a session of the Icechunk repository at {kind} {name!r}: {_said(error)}"
             ) from error
-        known = {
-            each: sorted(getattr(repository, f"list_{each}{'es' if each == 'branch' else 's'}")())
-            for each in ("branch", "tag")
-        }
-        other = next((each for each in known if name in known[each]), None)
-        advice = "list snapshots with repository.ancestry(branch=...)"
-        if other is not None:
-            advice = f"it is a {other}, which only reading takes" if other == "tag" else f"pass {other}="
-        elif kind in known:
-            advice = errors.one_of(str(name), known[kind])
-        raise errors.StoreError(f"the Icechunk repository has no {kind} {name!r}; {advice}") from error
+        branches, tags = sorted(repository.list_branches()), sorted(repository.list_tags())
+        raise errors.StoreError(
+            f"the Icechunk repository has no {kind} {name!r}; accepted: branches "
+            f"{errors.some(branches, name)}, to read also tags {errors.some(tags, name)} and snapshots, as "
+            "repository.ancestry(branch=...) lists them"
+        ) from error
 
 
 def _said(error: Exception) -> str:
