@@ -483,15 +483,6 @@ def test_report(store: Store) -> None:
     assert str(t).splitlines()[-1].startswith("total")
 
 
-def test_arrays_without_number_are_bounded() -> None:
-    collector = counters.Collector("t")
-    for at in range(2500):
-        collector.add(f"/{at}", {"get": 1})
-    _, counts = collector.told()
-    assert len(counts) <= 1001
-    assert sum(numbers["get"] for numbers in counts.values()) == 2500
-
-
 def _lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "xzarr3.stores"]
 

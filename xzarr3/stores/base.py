@@ -24,7 +24,6 @@ import msgspec
 from xzarr3._types import Buffer, ByteRange, Found, Part
 from xzarr3.display.shown import Description, Shown
 from xzarr3.errors import (
-    InvalidRangeError,
     OutcomeUnknownError,
     ReadOnlyError,
     StoreCapabilityError,
@@ -44,6 +43,7 @@ from xzarr3.stores.values import (
     Into,
     Unchanged,
     Value,
+    check_range,
     check_size,
     digest,
     joined,
@@ -519,13 +519,8 @@ class Store(Shown, Closing):
         self.check_writable()
         parts: dict[str, Any] = {}
         for key, start, value in key_start_values:
-            try:
-                first = index(start)
-            except TypeError as error:
-                raise InvalidRangeError(
-                    f"key {key!r}: a part cannot begin at {start!r}; accepted: an integer"
-                ) from error
-            parts.setdefault(check_key(key), []).append((first, memoryview(value).tobytes()))
+            check_range((start, None))
+            parts.setdefault(check_key(key), []).append((index(start), memoryview(value).tobytes()))
         for key, own in parts.items():
             merge(key, self.get(key), own)
         for key, own in parts.items():

@@ -375,10 +375,6 @@ class CacheStore(WrapperStore):
             return entry is not None
         return 0 <= clock() - entry.checked < self.max_age
 
-    @property
-    def _waits(self) -> bool:
-        return self.inner.concurrency > 1
-
     def _asked(self, key: str, limit: int) -> _Entry | None:
         """The value in the inner store."""
         began, number, stale = clock(), self._kept.number(), self._find(key)
@@ -413,7 +409,7 @@ class CacheStore(WrapperStore):
 
     def _is_slow(self, size: int) -> bool:
         """Whether reading a value takes longer than asking for its version."""
-        return size > self.inner.traits.request_bytes or not self._waits
+        return size > self.inner.traits.request_bytes or self.inner.concurrency == 1
 
     # The contract
 
@@ -443,7 +439,7 @@ class CacheStore(WrapperStore):
             return BytesValue(found.value, found.version)
         if self._is_fresh(entry):
             return self._hit(entry)
-        head = self._find(key, _HEAD) if self._waits else None
+        head = self._find(key, _HEAD)
         if self._is_fresh(head):
             return _Parts(self, key, None, head, number)
         value = self.inner.open(key, first)
@@ -460,7 +456,7 @@ class CacheStore(WrapperStore):
             self._keep(key, _WHOLE, _Entry(bytes(value.data), value.version, value.size, began), number)
             return value
         head = _Entry(b"", value.version, value.size, began)
-        if self._waits and value.version is not None:
+        if value.version is not None:
             self._keep(key, _HEAD, head, number)
         return _Parts(self, key, value, head, number)
 

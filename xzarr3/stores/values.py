@@ -290,7 +290,7 @@ def merge(key: str, value: Buffer | None, parts: Sequence[tuple[int, Buffer]]) -
     """
     merged, end = bytearray(b"" if value is None else value), 0
     for start, part in sorted(parts, key=lambda each: (each[0], len(each[1]))):
-        if not (isinstance(start, int) and 0 <= start <= len(merged)):
+        if not 0 <= start <= len(merged):
             raise InvalidRangeError(
                 f"cannot store a part from byte {start} on under key '{key}', whose value has {len(merged)} "
                 f"bytes; accepted: 0 to {len(merged)}"

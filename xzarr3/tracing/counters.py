@@ -32,8 +32,6 @@ FIELDS: Final = (
 )
 """Every field that is counted."""
 
-_MOST_ARRAYS = 1000  # All others are counted together, as "...".
-
 
 class Collector:
     """Counts for one trace in this process.
@@ -58,8 +56,6 @@ class Collector:
 
     def add(self, array: str, numbers: Mapping[str, float]) -> None:
         with self._lock:
-            if array not in self._counts and len(self._counts) >= _MOST_ARRAYS:
-                array = "..."
             found = self._counts.setdefault(array, {})
             for field, number in numbers.items():
                 found[field] = found.get(field, 0) + number
