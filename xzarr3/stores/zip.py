@@ -600,9 +600,7 @@ class ZipStore(Store):
             self.discard()
 
     @staticmethod
-    def pack(
-        source: Store, path: str | os.PathLike[str], *, prefix: str = "", fsync: bool = False
-    ) -> ZipStore:
+    def pack(source: Store, path: str | os.PathLike[str], *, fsync: bool = False) -> ZipStore:
         """Make a zip of all values of a store, sorted by key; equal values give equal bytes.
 
         To remove replaced and erased values from a zip, pack it to its own path.
@@ -612,8 +610,6 @@ class ZipStore(Store):
         source : Store
         path, fsync
             See :class:`ZipStore`; an existing zip is replaced.
-        prefix : str
-            Pack only the keys that begin with it, and remove it from their names.
 
         Returns
         -------
@@ -629,12 +625,12 @@ class ZipStore(Store):
         ['a', 'b']
         """
         with ZipStore(path, mode="w", fsync=fsync) as target:
-            keys, step = sorted(source.list(prefix)), 4 * source.concurrency
+            keys, step = sorted(source.list()), 4 * source.concurrency
             for some in (keys[at : at + step] for at in range(0, len(keys), step)):
                 for key, value in zip(some, source.get_values(some), strict=True):
                     if value is None:
                         raise StoreError(f"key '{key}' of {source} was removed while it was packed")
-                    target.set(key[len(prefix) :], value)
+                    target.set(key, value)
         return target
 
     # The contract
