@@ -17,11 +17,12 @@ from xzarr3.tracing import events
 def heard() -> Iterator[list[events.Request]]:
     """The requests to all stores during a ``with`` statement; native code does nothing meanwhile."""
     found: list[events.Request] = []
-    events.listen(found.append)
+    listener, everywhere = found.append, events.everywhere
+    everywhere.listeners = (*everywhere.listeners, listener)
     try:
         yield found
     finally:
-        events.listen_no_more(found.append)
+        everywhere.listeners = tuple(other for other in everywhere.listeners if other is not listener)
 
 
 class Request(NamedTuple):

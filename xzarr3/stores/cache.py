@@ -375,23 +375,25 @@ class CacheStore(WrapperStore):
             return entry is not None
         return 0 <= clock() - entry.checked < self.max_age
 
-    def _asked(self, key: str, limit: int) -> _Entry | None:
+    def _asked(self, key: str, limit: int = NO_LIMIT, *, anew: bool = False) -> _Entry | None:
         """The value in the inner store."""
-        began, number, stale = clock(), self._kept.number(), self._find(key)
+        began, number, stale = clock(), self._kept.number(), None if anew else self._find(key)
         if self._is_fresh(stale):  # Another thread has just read it.
             return stale
         found = self._read(key, limit, began, stale)
         if found is not None:
             self._keep(key, _WHOLE, found, number)
-        elif stale is not None:
+        elif anew or stale is not None:
             self._forget(key)
         return found
 
     def _read(self, key: str, limit: int, began: float, stale: _Entry | None = None) -> _Entry | None:
         """Read a value and its version with one request; a stale one if its version is still there."""
         first: ByteRange = (0, None if limit == NO_LIMIT else limit)
-        if stale is not None and stale.version is not None and self._is_slow(len(stale.value)):
-            first = (0, 1)
+        if stale is not None and stale.version is not None:
+            is_large = len(stale.value) > self.inner.traits.request_bytes
+            # Asking for the version is quicker than reading such a value.
+            first = (0, 1) if is_large or self.inner.concurrency == 1 else first
         # Some servers cannot send parts.
         with contextlib.nullcontext() if first == (0, None) else contextlib.suppress(StoreError):
             value = self.inner.open(key, first)
@@ -406,10 +408,6 @@ class CacheStore(WrapperStore):
                 return _Entry(data, value.version, len(data), began)
         found = self.inner.get(key, limit=limit)
         return None if found is None else _Entry(bytes(found), None, len(found), began)
-
-    def _is_slow(self, size: int) -> bool:
-        """Whether reading a value takes longer than asking for its version."""
-        return size > self.inner.traits.request_bytes or self.inner.concurrency == 1
 
     # The contract
 
@@ -429,14 +427,10 @@ class CacheStore(WrapperStore):
         return None if entry is None else entry.value
 
     def open(self, key: str, first: Part = None, version: object = None) -> Value | None:
-        began, number, entry = clock(), self._kept.number(), self._find(key)
         if first == (0, None):  # It is asked of the place itself.
-            found = self._read(key, NO_LIMIT, began)
-            if found is None:
-                self._forget(key)
-                return None
-            self._keep(key, _WHOLE, found, number)
-            return BytesValue(found.value, found.version)
+            found = self._asked(key, anew=True)
+            return None if found is None else BytesValue(found.value, found.version)
+        began, number, entry = clock(), self._kept.number(), self._find(key)
         if self._is_fresh(entry):
             return self._hit(entry)
         head = self._find(key, _HEAD)
@@ -536,12 +530,10 @@ class _Parts(Value):
             self._store._keep(self._key, name, entry, self._number)
 
     def read(self, start: int, length: int | None = None) -> Buffer:
-        return self._all([(start, length)])[0]
+        return self.read_ranges([start], [length])[0]
 
-    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-        return self._all([*zip(starts, lengths, strict=True)])
-
-    def _all(self, wanted: Sequence[ByteRange]) -> list[Buffer]:
+    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int | None]) -> list[Buffer]:
+        wanted = [*zip(starts, lengths, strict=True)]
         kept = [self._find(*each) for each in wanted]
         for part in kept:
             self._store._kept.count(part is not None)

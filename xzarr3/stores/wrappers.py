@@ -26,8 +26,6 @@ class WrapperStore(Store):
     Parameters
     ----------
     store : Store, path or URL
-    read_only : bool, optional
-        Refuse every write. By default as in the wrapped store.
 
     Examples
     --------
@@ -46,13 +44,12 @@ class WrapperStore(Store):
 
     reports = False
 
-    def __init__(self, store: StoreLike, *, read_only: bool | None = None) -> None:
+    def __init__(self, store: StoreLike) -> None:
         self.inner = open_store(store)
         super().__init__()
         of_inner = self.inner.traits
         self.traits = msgspec.structs.replace(
             of_inner,
-            read_only=of_inner.read_only if read_only is None else read_only,
             operations=tuple(filter(self.inner._can, of_inner.operations)),
             folder=None,
             plain_files=False,
@@ -155,7 +152,8 @@ class ReadOnlyStore(WrapperStore):
     """
 
     def __init__(self, store: StoreLike) -> None:
-        super().__init__(store, read_only=True)
+        super().__init__(store)
+        self.traits = msgspec.structs.replace(self.traits, read_only=True)
 
     def __reduce__(self) -> tuple[object, ...]:
         return reduced(self, ReadOnlyStore)

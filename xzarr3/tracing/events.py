@@ -115,7 +115,7 @@ class _Here(threading.local):
 
 class _Everywhere:
     listeners: tuple[Listener, ...] = ()
-    """Listeners to the requests of all stores."""
+    """Listeners to the requests of all stores of this process; they are called from any thread."""
 
 
 here = _Here()
@@ -135,16 +135,6 @@ def sent(kind: str) -> Request:
         return UNHEARD
     cause = here.request or UNHEARD
     return Request(cause.store, kind, cause.key, cause.byte_range if kind == "get_range" else None)
-
-
-def listen(listener: Listener) -> None:
-    """Add a listener to the requests of all stores of this process. It is called from any thread."""
-    everywhere.listeners = (*everywhere.listeners, listener)
-
-
-def listen_no_more(listener: Listener) -> None:
-    """Remove a listener."""
-    everywhere.listeners = tuple(other for other in everywhere.listeners if other != listener)
 
 
 def told(request: Request, items: Iterator[Item]) -> Iterator[Item]:

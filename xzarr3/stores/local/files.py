@@ -336,14 +336,6 @@ def prune(folders: Iterable[str]) -> None:
             os.rmdir(folder)
 
 
-def is_busy(name: str, error: OSError) -> bool:
-    """Whether a file cannot be removed now but will be removed by its network file system.
-
-    NFS keeps an erased file that another process still reads, under a name like ``.nfs0001``.
-    """
-    return error.errno == errno.EBUSY and os.path.basename(name).startswith(".nfs")
-
-
 def remove(name: str, at: int | None = None) -> bool:
     """Remove a file or a link if it is there; returns False for a directory, which stays."""
     try:
@@ -351,7 +343,8 @@ def remove(name: str, at: int | None = None) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         pass
     except OSError as error:
-        if not is_busy(name, error):
+        # NFS keeps an erased file that another process still reads, under a name like ".nfs0001".
+        if error.errno != errno.EBUSY or not os.path.basename(name).startswith(".nfs"):
             if stat.S_ISDIR(os.stat(name, dir_fd=at, follow_symlinks=False).st_mode):
                 return False
             raise
