@@ -52,13 +52,20 @@ def _asked(store: Store, operation: str, key: str, byte_range: Part = None, **ho
 
 def _get(method: Method) -> Method:
     code = method.__code__
-    named = {*code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]}
+    named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     # Memory that is used again is only for a class that names it, and knows.
-    taken = {"into", "limit"} & (named | ({"limit"} if code.co_flags & CO_VARKEYWORDS else set()))
+    takes_limit = "limit" in named or bool(code.co_flags & CO_VARKEYWORDS)
+    takes_all = takes_limit and "into" in named
 
-    def ask(store: Store, key: str, byte_range: Part, **how: Any) -> Found:
-        value: Found = method(store, key, byte_range, **{name: how[name] for name in taken})
-        check_size(0 if value is None else len(value), how["limit"])
+    def ask(store: Store, key: str, byte_range: Part, into: Into, limit: int) -> Found:
+        value: Found
+        if takes_all:
+            value = method(store, key, byte_range, into=into, limit=limit)
+        elif takes_limit:
+            value = method(store, key, byte_range, limit=limit)
+        else:
+            value = method(store, key, byte_range)
+        check_size(0 if value is None else len(value), limit)
         return value
 
     @wraps(method)
@@ -69,9 +76,9 @@ def _get(method: Method) -> Method:
         if byte_range is not None:
             check_range(byte_range)
         if not everywhere.listeners:
-            return ask(store, key, byte_range, into=into, limit=limit)
+            return ask(store, key, byte_range, into, limit)
         with _asked(store, "get", key, byte_range) as request:
-            value = ask(store, key, byte_range, into=into, limit=limit)
+            value = ask(store, key, byte_range, into, limit)
             request.value(value)
             return value
 

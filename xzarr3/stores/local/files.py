@@ -21,8 +21,8 @@ import stat
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from xzarr3._types import Buffer
@@ -33,8 +33,6 @@ from xzarr3.stores.values import Closing, Value, clip
 
 if TYPE_CHECKING:
     from xzarr3.stores.local.store import LocalStore
-
-T = TypeVar("T")
 
 _CREATE = system.OPEN_LOCK | os.O_CREAT | (os.O_EXCL if system.POSIX else 0)
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
@@ -75,42 +73,25 @@ class FileValue(Value):
         # A file changed just now may change again within the same tick of the file system's clock.
         return None if time.time_ns() - changed < _SETTLED else version_of(self._info)
 
-    def _read(self, read: Callable[..., T], *what: object) -> T:
+    # The system refuses some offsets beyond the end of a file.
+
+    def read(self, start: int, length: int | None = None) -> Buffer:
+        first, wanted = clip(self.size, start, length)
         try:
-            return read(self._descriptor, self.size, *what)
+            return system.read_at(self._descriptor, wanted, first) if wanted else b""
         except OSError as error:
             self._store._fail("read", self._key, error)
 
-    def read(self, start: int, length: int | None = None) -> Buffer:
-        return self._read(_part_of, start, length)
-
-    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-        return self._read(_parts_of, starts, lengths)
-
     def read_into(self, start: int, out: memoryview) -> int:
-        return self._read(_part_into, start, out)
+        try:
+            return system.read_into_at(self._descriptor, out, start) if start < self.size else 0
+        except OSError as error:
+            self._store._fail("read", self._key, error)
 
     def close(self) -> None:
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
-
-
-# The system refuses some offsets beyond the end of a file.
-
-
-def _part_of(descriptor: int, size: int, start: int, length: int | None) -> Buffer:
-    first, wanted = clip(size, start, length)
-    return system.read_at(descriptor, wanted, first) if wanted else b""
-
-
-def _parts_of(descriptor: int, size: int, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-    each = zip(starts, lengths, strict=True)
-    return [_part_of(descriptor, size, start, length) for start, length in each]
-
-
-def _part_into(descriptor: int, size: int, start: int, out: memoryview) -> int:
-    return system.read_into_at(descriptor, out, start) if start < size else 0
 
 
 # Replacing
