@@ -599,7 +599,7 @@ CACHES = ("simplecache", "filecache", "blockcache")
 
 @pytest.mark.parametrize(("url", "options", "text"), [
     ("nosuch://a/b", {}, "nosuch.*correct the URL"),
-    ("webdav://a/b", {}, "(?i)webdav4.*install what is missing"),
+    ("webdav://a/b", {}, "(?i)webdav4.*install the package"),
     ("zip://::file:///none.zip", {}, r"none\.zip"),
     ("reference://", {"fo": "/none.json"}, r"none\.json"),
     # They leave what a failed download has written, and take a failure to look for absence.

@@ -513,6 +513,18 @@ def _process() -> str:
     return f"{os.getpid()}-{_STARTED}"
 
 
+def _advice(url: str, error: Exception) -> str:
+    """What to do about a URL that cannot be opened."""
+    from fsspec.registry import known_implementations
+
+    if isinstance(error, ImportError):
+        return "install the package that is named, with pip install"
+    protocol = url.partition("::")[0].partition("://")[0]
+    if protocol not in known_implementations:
+        return f"correct the URL; {errors.one_of(protocol, sorted(known_implementations), 'fsspec knows')}"
+    return "correct the URL or the options"
+
+
 def _ready(given: Any, options: dict[str, Any]) -> tuple[FileSystem, str]:
     """The file system that a URL, a file system or a mapper names, and the path of the root in it."""
     from fsspec import AbstractFileSystem
@@ -525,7 +537,7 @@ def _ready(given: Any, options: dict[str, Any]) -> tuple[FileSystem, str]:
         fs, root = url_to_fs(os.fspath(given), **options) if is_url else (given, "")
     except Exception as error:
         text = _without_secrets(f"cannot open '{given}': {type(error).__name__}: {error}")
-        raise StoreError(f"{text}; correct the URL or the options, or install what is missing") from error
+        raise StoreError(f"{text}; {_advice(str(given), error)}") from error
     if not isinstance(fs, AbstractFileSystem):
         fs, root = getattr(given, "fs", None), getattr(given, "root", getattr(given, "path", ""))
     if not isinstance(fs, AbstractFileSystem):
