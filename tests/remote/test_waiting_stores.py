@@ -7,6 +7,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import dask
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import run_threads
+from _kinds import Remote, RemoteValue
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,99 +26,55 @@ from xzarr3.commit import keys
 from xzarr3.errors import ChangedError, StoreError
 from xzarr3.nodes import seen
 from xzarr3.parallel import parallel_map, pause
-from xzarr3.stores import Store, Traits, Value, cut, in_flight
+from xzarr3.stores import Traits, Value, in_flight
 
 
-class FarStore(Store):
-    """Values in memory, each of them ``latency`` seconds away; versions are told with each answer.
-
-    ``log`` has the requests: what was done, the key and the range.
-    """
+class FarStore(Remote):
+    """Each answer takes ``latency`` seconds; versions are told with it. ``log`` has the requests."""
 
     def __init__(self, latency: float = 0.0, concurrency: int = 64, *, versions: bool = True) -> None:
         super().__init__()
         self.traits = Traits(concurrency=concurrency)
-        self.latency = latency
-        self.values: dict[str, tuple[int, bytes]] = {}
-        self.log: list[tuple[str, str, Any]] = []
+        self.latency, self.tells_versions = latency, versions
+        self.log: list[tuple[Any, ...]] = []
         self.under_way = self.most = 0
-        self.tells_versions = versions
-        self._lock = threading.Lock()
-        self._serial = 0
-        self.before: Callable[[str, str], None] = lambda operation, key: None
+        self._counting = threading.Lock()
 
-    def _request(self, operation: str, key: str, part: Any = None) -> tuple[int, bytes] | None:
-        with self._lock:
-            self.log.append((operation, key, part))
+    @contextmanager
+    def _request(self, key: str, *part: Any) -> Iterator[None]:
+        with self._counting:
+            self.log.append((key, *part))
             self.under_way += 1
             self.most = max(self.most, self.under_way)
         try:
-            self.before(operation, key)
             time.sleep(self.latency)
-            return self.values.get(key)
+            yield
         finally:
-            with self._lock:
+            with self._counting:
                 self.under_way -= 1
 
-    def get(self, key: str, byte_range: Any = None) -> Any:  # type: ignore[override]
-        found = self._request("get", key, byte_range)
-        if found is None:
-            return None
-        return found[1] if byte_range is None else cut(found[1], byte_range)
+    def ask(self, key: str, *what: object) -> Any:
+        with self._request(key, *what):
+            value, version = super().ask(key, *what)
+            return value, version if self.tells_versions else None
 
-    def put(self, key: str, pieces: Any) -> None:  # type: ignore[override]
-        self._request("set", key)
-        with self._lock:
-            self._serial += 1
-            self.values[key] = self._serial, b"".join(pieces)
+    def put(self, key: str, pieces: Any) -> None:
+        with self._request(key):
+            super().put(key, pieces)
 
     def erase(self, *keys: str) -> None:
         for key in keys:
-            self._request("erase", key)
-            self.values.pop(key, None)
+            with self._request(key):
+                super().erase(key)
 
-    def list(self, prefix: str = "") -> Any:
-        return sorted(self.values)
-
-    def open(self, key: str, first: Any = None, version: object | None = None) -> Value | None:
-        if version is not None:
-            return _FarValue(self, key, version, None)
-        found = self._request("head" if first is None else "get", key, first)
-        if found is None:
-            return None
-        value = _FarValue(self, key, found[0], len(found[1]))
-        if first is not None:
-            value.first = first, bytes(cut(found[1], first))
-        return value
-
-    def requests(self) -> list[tuple[str, str, Any]]:
-        return [each for each in self.log if not each[1].endswith("zarr.json")]
+    def requests_of_values(self) -> list[tuple[Any, ...]]:
+        return [each for each in self.log if not each[0].endswith("zarr.json")]
 
     def most_during(self, act: Callable[[], object], latency: float = 0.01) -> int:
-        """How many requests are under way at a time while something is done."""
         self.latency, self.most, self.log = latency, 0, []
         act()
         self.latency = 0.0
         return self.most
-
-
-class _FarValue(Value):
-    first: tuple[Any, bytes] | None = None
-
-    def __init__(self, store: FarStore, key: str, version: object, size: int | None) -> None:
-        self._store, self._key, self._version, self.size = store, key, version, size
-
-    @property
-    def version(self) -> object | None:
-        return self._version if self._store.tells_versions else None
-
-    def read(self, start: int, length: int | None = None) -> Any:
-        if self.first is not None and self.first[0] == (start, length):
-            return self.first[1]
-        found = self._store._request("get", self._key, (start, length))
-        if found is None or found[0] != self._version:
-            raise ChangedError(f"key '{self._key}' changed")
-        return cut(found[1], (start, length))
 
 
 @pytest.fixture
@@ -133,15 +91,14 @@ def test_many_units_are_read_and_written_at_a_time(shards: Any, compressors: Any
     layout = {"chunks": (10,), "shards": shards, "compressors": compressors, "fill_value": -1}
     array = xzarr3.create_array(store, data=data, **layout)
     assert store.most_during(lambda: np.testing.assert_array_equal(array[...], data), 0.02) == 16
-    assert len(store.requests()) == units
+    assert len(store.requests_of_values()) == units
     assert store.most_during(lambda: array.set(..., data + 1), 0.02) == 16
-    assert len(store.requests()) == units
+    assert len(store.requests_of_values()) == units
 
 
 def sharded(size: int = 32, **options: Any) -> tuple[FarStore, xzarr3.Array, np.ndarray[Any, Any]]:
     """An array of one shard whose parts are fetched one by one."""
     store = FarStore(**options)
-    store.request_bytes = 16
     data = np.random.default_rng(7).integers(0, 255, (size, size), dtype="u1")
     array = xzarr3.create_array(store, data=data, chunks=(4, 4), shards=(size, size), compressors="zstd")
     store.log = []
@@ -150,7 +107,7 @@ def sharded(size: int = 32, **options: Any) -> tuple[FarStore, xzarr3.Array, np.
 
 def indexes(store: FarStore) -> int:
     """How often the index of a shard was asked for, which is at its end."""
-    return sum(part[0] < 0 for _, _, part in store.requests())
+    return sum(part[:1] < [0] for _, *part in store.requests_of_values() if part)
 
 
 @pytest.mark.usefixtures("documents_stay_known")
@@ -177,14 +134,14 @@ def test_the_index_of_a_shard_is_read_once_where_versions_are_told(versions: boo
     store, array, data = sharded(64, versions=versions)
     for at in range(0, 64, 4):
         assert array[at, at] == data[at, at]
-    assert (indexes(store), len(store.requests())) == (number, number + 16)
+    assert (indexes(store), len(store.requests_of_values())) == (number, number + 16)
 
 
 def test_inner_chunks_of_one_shard_are_requested_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     def read_ranges(value: Value, starts: Sequence[int], lengths: Sequence[int]) -> list[Any]:
         return parallel_map(lambda part: value.read(*part), [*zip(starts, lengths, strict=True)], 64)
 
-    monkeypatch.setattr(_FarValue, "read_ranges", read_ranges)
+    monkeypatch.setattr(RemoteValue, "read_ranges", read_ranges)
     store = FarStore(latency=0.05)
     store.traits = Traits(concurrency=64, request_bytes=0, over_read=1)
     array = xzarr3.create_array(store, data=np.arange(4096), chunks=(16,), shards=(4096,))
@@ -210,7 +167,8 @@ def test_a_shard_that_is_replaced_is_read_again() -> None:
         other, twin, _ = sharded()
         data = np.random.default_rng(value).integers(0, 3, (32, 32), dtype="u1")
         twin[...] = data
-        store.values["c/0/0"] = store.values["c/0/0"][0] + 1000, other.values["c/0/0"][1]
+        store._values["c/0/0"] = other._values["c/0/0"]
+        store.changes["c/0/0"] += 1
         assert array[9, 2] == data[9, 2]
         np.testing.assert_array_equal(array[3:9, 5], data[3:9, 5])
     store.erase("c/0/0")
@@ -224,19 +182,20 @@ def test_a_read_after_a_write_asks_for_the_index_and_for_what_is_wanted(selectio
         array[selection] = value + np.zeros_like(array[selection])
         store.log = []
         assert array[3, 4] == value
-        assert (len(store.requests()), indexes(store)) == (2, 1)
+        assert (len(store.requests_of_values()), indexes(store)) == (2, 1)
 
 
 def test_a_shard_that_never_stops_changing_is_an_error() -> None:
     store, array, data = sharded()
     assert array[5, 5] == data[5, 5]
 
-    def replace(operation: str, key: str) -> None:
-        if key == "c/0/0":
-            serial, value = store.values[key]
-            store.values[key] = serial + 1, value
+    ask = store.ask
 
-    store.before = replace
+    def replaced(key: str, *what: object) -> Any:
+        store.changes[key] += 1
+        return ask(key, *what)
+
+    store.ask = replaced  # type: ignore[method-assign]
     with pytest.raises(ChangedError, match="c/0/0"):
         array[5, 5]
 
@@ -246,14 +205,14 @@ def test_the_first_failure_ends_it_all() -> None:
     array = xzarr3.create_array(store, data=np.arange(1000), chunks=1)
     store.log = []
 
-    def fail(operation: str, key: str) -> None:
+    def fail(key: str) -> None:
         if key == "c/10":
             raise StoreError("no answer")
 
-    store.before, store.latency = fail, 0.001
+    store.after, store.latency = fail, 0.001
     with pytest.raises(StoreError, match="no answer"):
         array[...]
-    assert len(store.requests()) < 100
+    assert len(store.requests_of_values()) < 100
     assert store.under_way == 0
 
 
