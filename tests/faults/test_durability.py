@@ -82,13 +82,11 @@ class Ledger:
 
 
 def record(serial: int) -> bytes:
-    """A value that tells whether it is whole."""
     body = f"{serial} ".encode() * (1 + serial % 7 * 900)
     return zlib.crc32(body).to_bytes(4, "big") + body
 
 
 def serial_of(value: Buffer | None) -> int:
-    """The serial of a record, 0 if there is none."""
     if value is None:
         return 0
     data = bytes(value)
@@ -374,7 +372,6 @@ def on_a_small_disk(options: bytes, work: Callable[[Path], object]) -> None:
 
 
 def ballast(root: Path) -> None:
-    """Fill what is left of a file system, or of its files."""
     folder = root / "ballast"
     folder.mkdir()
     with contextlib.suppress(OSError):

@@ -96,7 +96,6 @@ def _compute_in_threads(array: Array) -> object:
 
 @contextmanager
 def permitted(mode: int, *paths: Path) -> Iterator[None]:
-    """Within the block, what may be done to files and directories is changed."""
     before = [path.stat().st_mode for path in paths]
     for path in paths:
         os.chmod(path, mode)
@@ -543,8 +542,6 @@ def test_interrupted_erasure(local_store: LocalStore, monkeypatch: pytest.Monkey
 
 
 class SlowStore(MemoryStore):
-    """Counts accesses, the first and the later ones of which may meet with trouble."""
-
     traits = msgspec.structs.replace(MemoryStore.traits, request_bytes=2**20)
 
     def __init__(self) -> None:

@@ -48,7 +48,6 @@ def _store(base: Path) -> str:
 
 
 def _hierarchy(base: Path, path: str = "") -> None:
-    """A group, a group in it and three arrays, one of them sharded."""
     root = xzarr3.create_group(_store(base), path)
     root.create_group("a/b", attributes={"x": 1})
     root.create_array("plain", data=np.arange(12.0), chunks=3)
@@ -269,7 +268,6 @@ def _kept(base: Path) -> list[str]:
 
 
 def _plant(base: Path) -> LocalStore:
-    """A store with some values below ``a`` and one beside it."""
     store = LocalStore(base / "store")
     for key in ("a/b", "a/c/d", "a/c/e/f", "b"):
         store.set(key, b"value")

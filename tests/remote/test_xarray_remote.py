@@ -51,7 +51,6 @@ class FarStore(WaitingStore):
         return xzarr3.MemoryStore, (dict(self._values),)
 
     def take(self) -> list[str]:
-        """The keys that were asked for since the last time."""
         found, self.count = self.count.requests, Count()
         return [key for _, key in found]
 
@@ -76,7 +75,6 @@ def chunks_of(keys: list[str]) -> list[str]:
 
 
 def forecast() -> xr.Dataset:
-    """Thirty variables on six coordinates, one of them times with bounds."""
     times = pd.date_range("2001-01-01", periods=8, freq="6h")
     ds = xr.Dataset(
         coords={
@@ -98,7 +96,6 @@ def forecast() -> xr.Dataset:
 
 
 def values_of(ds: xr.Dataset | xr.DataTree, path: Path, zarr_format: Any = 3) -> Any:
-    """The keys and values of a stored dataset."""
     ds.to_zarr(path, consolidated=True, zarr_format=zarr_format, write_empty_chunks=True)
     store = xzarr3.LocalStore(path)
     return {key: bytes(store.get(key) or b"") for key in store.list_prefix("")}
@@ -317,8 +314,6 @@ def test_threads_that_read_coordinates_at_once_all_get_them(stored: dict[str, by
 
 
 class Place(NamedTuple):
-    """Somewhere a dataset can be."""
-
     ours: Any  # Path, URL or store.
     options: dict[str, Any] | None
     zarr: Callable[[], Any]  # A store of zarr-python there.
@@ -366,7 +361,6 @@ HTTP = {"allow_http": True}
 
 
 def served(server: Any, **options: Any) -> str:
-    """The URL of the forecast on a web server."""
     name, path = server.directory()
     xzarr3.xarray.to_zarr(forecast(), Path(path) / "a.zarr", write_empty_chunks=True, **options)
     for each in [Path(path), *Path(path).rglob("*")]:

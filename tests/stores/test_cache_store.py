@@ -62,15 +62,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 @pytest.fixture(params=["memory", "directory", "store"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """Where a cache keeps its values."""
     where = {"memory": None, "directory": tmp_path / "cache", "store": MemoryStore()}
     return {"directory": where[request.param]}
 
 
 @pytest.fixture
 def cached(place: dict[str, Any]) -> Callable[..., tuple[CacheStore, Any]]:
-    """Makes a cache, and the store of some values below it."""
-
     def make(values: dict[str, bytes], kind: type[Remote] = Remote, **options: Any) -> Any:
         inner = kind(values)
         return CacheStore(inner, **place, **options), inner
@@ -227,7 +224,6 @@ def test_store_that_opens_whatever_version_there_is(cached: Any) -> None:
 
 
 def test_what_was_compared_is_fresh_again(cached: Any, clock: Clock) -> None:
-    """Parts outlive their age with their version."""
     cache, inner = cached({"a": b"x" * 1000, "parts": b"1" * 1000}, max_age=60)
     cache.get("a")
     assert [cache.get("parts", (start, 10)) for start in (0, 500)] == [b"1" * 10] * 2
@@ -371,7 +367,6 @@ def test_many_threads_ask_once(place: dict[str, Any]) -> None:
 
 
 def test_values_that_are_too_large_are_refused_kept_or_not(cached: Any, clock: Clock) -> None:
-    """The version comes with it, where there are ranges."""
     cache, inner = cached({"a": b"x" * 5000, "e": b""}, max_age=60)
     for _ in range(2):
         refused(OversizedError, "found 5000 bytes, at most 100 bytes", lambda: cache.get("a", limit=100))
@@ -386,8 +381,6 @@ def test_values_that_are_too_large_are_refused_kept_or_not(cached: Any, clock: C
 
 
 class Rangeless(Remote):
-    """Cannot give a part of a value."""
-
     def open(self, key: str, first: Any = None, version: object = None) -> Value | None:
         raise StoreError("no ranges here")
 
@@ -454,7 +447,6 @@ def assert_whole(key: str, value: Any) -> None:
 
 
 def work(directory: Path, root: Path, seed: int, told: Path, steps: int = sys.maxsize) -> None:
-    """Read and write at random through a cache, and look for wrong values."""
     rng = random.Random(seed)
     cache = CacheStore(LocalStore(root), max_bytes=200_000, directory=directory)
     for _ in range(steps):
@@ -472,7 +464,6 @@ def work(directory: Path, root: Path, seed: int, told: Path, steps: int = sys.ma
 
 
 def filled(base: Path, **options: Any) -> tuple[CacheStore, Remote]:
-    """A cache of two values in a directory, and the store below."""
     inner = Remote({"a": VALUE, "b": b"b" * 5000})
     inner._name = "the same"
     cache = CacheStore(inner, directory=base / "cache", **options)
@@ -644,7 +635,6 @@ def test_settings_are_checked(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_it_survives_fork(cached: Any) -> None:
-    """While other threads are in the middle of everything."""
     cache, inner = cached({f"k{at}": bytes([at]) * 500 for at in range(20)}, max_bytes=100_000)
 
     def busy() -> None:

@@ -263,7 +263,6 @@ each_store = pytest.mark.parametrize(
 
 
 def by_xarray(store: Any, expected: xr.Dataset) -> None:
-    """Compare what xarray's own engine reads with zarr-python."""
     place, options = for_zarr_python(store)
     with xr.open_dataset(place, engine="zarr", consolidated=False, **options) as again:
         xr.testing.assert_identical(again.load(), expected)

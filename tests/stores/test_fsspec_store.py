@@ -120,8 +120,6 @@ class Slow(AsyncFileSystem):
 
 
 class Mute(Slow):
-    """Says nothing of versions."""
-
     protocol = "mute"
     tells_versions = False
 
@@ -374,7 +372,6 @@ def failing(tmp_path: Path) -> FsspecStore:
 
 
 def questions(store: Store) -> list[Callable[[], object]]:
-    """All that can be asked about one key, and what is below it."""
     parts = [(3, 4), (3, None), (-3, 2), (3, 0)]
     return [
         *(partial(store.get, "a/b", part) for part in parts),
@@ -385,7 +382,6 @@ def questions(store: Store) -> list[Callable[[], object]]:
 
 @pytest.mark.parametrize("error", [*FAILURES, *REFUSALS], ids=named)
 def test_fsspec_store_failures_are_errors_that_name_the_key(failing: FsspecStore, error: Any) -> None:
-    """Those that permissions are missing are errors of their own."""
     Failing.answer = error
     kind = StorePermissionError if error in REFUSALS else StoreError
     refused(kind, "a/b", *questions(failing))

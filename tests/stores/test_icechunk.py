@@ -79,12 +79,10 @@ def dataset(first: int = 0) -> xr.Dataset:
 
 
 def both(first: int = 5) -> xr.Dataset:
-    """What is there after ``dataset(first)`` was appended."""
     return xr.concat([dataset(), dataset(first)], "time")
 
 
 def mapped(ds: xr.Dataset, block: Callable[[np.ndarray], np.ndarray]) -> xr.Dataset:
-    """The dataset, whose blocks go through a function."""
     lazy = ds.t.data.map_blocks(block, dtype=float, meta=np.empty((0, 0)))
     return ds.assign(t=(ds.t.dims, lazy))
 
@@ -96,7 +94,6 @@ def boom(block: np.ndarray) -> np.ndarray:
 
 
 def failing(first: int = 0) -> xr.Dataset:
-    """A dataset whose last block cannot be computed."""
     return mapped(dataset(first).chunk(time=1), boom)
 
 
@@ -244,7 +241,6 @@ def commits_nothing_after_an_error(repo: Any) -> None:
 
 
 def sessions_of_the_user(repo: Any) -> None:
-    """Arrays of a session that the user commits."""
     session = repo.writable_session("main")
     array = xzarr3.create_array(session, "a", shape=(10, 9), chunks=(3, 4), dtype="int64")
     xzarr3.store(da.arange(90, chunks=30).reshape(10, 9).rechunk((4, 4)), array)
@@ -370,7 +366,6 @@ def meanwhile(ds: xr.Dataset, call: Callable[[], object]) -> xr.Dataset:
 
 
 def append_elsewhere(processes: Any, repo: Any, first: int) -> Any:
-    """Append to a repository in another process."""
     return processes.submit(_append, pickle.dumps((repo, first)))
 
 
@@ -446,7 +441,6 @@ class Blocks:
 
 
 def broken_off(repo: Any, last: int = 25, **options: Any) -> Any:
-    """The error of a write that fails at a block."""
     (error,) = refused(
         RuntimeError, "boom", lambda: xzarr3.to_zarr(Blocks(last).dataset(), repo, resume=True, **options)
     )

@@ -52,12 +52,10 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def folders(root: str | Path) -> list[str]:
-    """All directories below one."""
     return sorted(os.path.relpath(folder, root) for folder, _, _ in os.walk(root) if folder != str(root))
 
 
 def count(stored: Buffer | None) -> list[Buffer]:
-    """A change that counts."""
     return [b"%d" % (1 + (0 if stored is None else int(bytes(stored))))]
 
 
@@ -66,12 +64,10 @@ def count_up(store: Store, key: str) -> None:
 
 
 def compare(store: Store, key: str, new: bytes | None) -> bool:
-    """Store a value if it is as it is now."""
     return store.put(key, None if new is None else [new], if_version=versioned(store, key)[1])
 
 
 def leave(path: Path, content: bytes = b"half a val") -> Path:
-    """What a writer that was killed leaves."""
     path.parent.mkdir(parents=True, exist_ok=True)
     left = path.with_name(path.name + LOCK)
     left.write_bytes(content)
@@ -363,7 +359,6 @@ def before_locking(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], ob
 
 @pytest.mark.usefixtures("way")
 def test_lock_that_another_takes_before_its_creator(tmp_path: Path, before_locking: Any) -> None:
-    """The creator sees that its file has no name, and begins anew."""
     path = str(tmp_path / "a")
     before_locking(lambda: _try(path).fill([b"other"], fsync=False))
     with _try(path) as lock:
@@ -420,7 +415,6 @@ def test_lock_that_nobody_holds_in_a_variable_is_free(tmp_path: Path) -> None:
 
 
 def test_lock_is_told_by_the_system(tmp_path: Path) -> None:
-    """All bytes are locked, as the kernel shows."""
     if not system.HAS_OFD:
         pytest.skip("this system has no locks of open files")
     with _try(str(tmp_path / "a")) as lock, open(lock.name, "r+b") as other:

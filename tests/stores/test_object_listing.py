@@ -65,7 +65,6 @@ APACHE = """<!DOCTYPE HTML PUBLIC "-//W3C//DTD HTML 3.2 Final//EN">
 
 
 def linked(*links: str) -> str:
-    """A page of Python's server with links."""
     return PYTHON.format("\n".join(f'<li><a href="{link}">name</a></li>' for link in links))
 
 
@@ -121,7 +120,6 @@ def test_names_on_refuses_what_is_no_whole_list(kind: str) -> None:
 
 
 def serving(handler: Callable[..., Any], folder: Path) -> AbstractContextManager[str]:
-    """A server of a folder on loopback."""
     return answered_by(partial(handler, directory=str(folder)))
 
 
@@ -155,7 +153,6 @@ def strange(page: Callable[[], Iterable[bytes]], **said: Any) -> type[Quiet]:
 
 
 def fill(store: Any, **options: Any) -> xr.Dataset:
-    """A hierarchy without consolidated metadata."""
     ds = xr.Dataset({"t": ("x", np.arange(10.0)), "a b": ("x", np.ones(10))}, coords={"x": np.arange(10)})
     xzarr3.to_zarr(ds, store, consolidated=False, **options)
     xzarr3.to_zarr(ds[["t"]], store, group="g/\u00e9", consolidated=False, **options)

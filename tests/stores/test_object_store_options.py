@@ -283,7 +283,6 @@ def test_copies_share_a_client(fault_server: FaultServer) -> None:
 
 
 def provide() -> dict[str, Any]:
-    """Credentials."""
     return {"access_key_id": "provided", "secret_access_key": "hidden", "token": None, "expires_at": None}
 
 

@@ -121,8 +121,6 @@ def test_check_store_says_what_a_store_does_wrong(check: str) -> None:
 
 
 class Noting(Four):
-    """Notes how its methods are called."""
-
     calls: ClassVar[list[str]] = []
 
     def put(self, key: str, pieces: Sequence[Buffer]) -> None:
@@ -172,7 +170,6 @@ def test_key_knows_its_size_and_is_text() -> None:
 
 @pytest.mark.parametrize("kind", ["memory", "local", "zip", "fsspec", "cache", "four methods"])
 def test_threads_change_parts_of_chunks(kind: str, tmp_path: Path) -> None:
-    """Each changes its own elements of chunks and shards that all of them share."""
     with KINDS[kind](tmp_path / "x") as store:
         plain = xzarr3.create_array(store, "p", shape=(64,), chunks=(32,), dtype="i4")
         shards = xzarr3.create_array(store, "s", shape=(64,), chunks=(8,), shards=(32,), dtype="i4")

@@ -26,8 +26,6 @@ ANSWERS: dict[str, Any] = {
 
 
 def noting(name: str) -> Callable[..., Any]:
-    """A method that notes how it is called, and answers in its own way."""
-
     def method(store: Any, *given: Any) -> Any:
         store.calls.append((name, *given))
         return ANSWERS[name]
@@ -105,8 +103,6 @@ def test_read_only_store_refuses_every_write() -> None:
 
 
 class Upper(WrapperStore):
-    """Changes values in both ways to read them."""
-
     @property
     def identity(self) -> object:
         return "upper", self.inner.identity

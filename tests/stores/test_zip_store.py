@@ -55,12 +55,10 @@ def path(tmp_path: Path) -> Path:
 
 
 def packed(values: dict[str, bytes], path: Path) -> ZipStore:
-    """A zip that holds these values."""
     return ZipStore.pack(MemoryStore(values), path)
 
 
 def writing(path: Path, mode: Any = "w", **values: bytes) -> ZipStore:
-    """A zip that is being written, and what was written so far."""
     store = ZipStore(path, mode=mode)
     store.set_values(values.items())
     return store
@@ -74,7 +72,6 @@ def verified(path: Path) -> dict[str, bytes]:
 
 
 def draft_of(path: Path) -> Path:
-    """Where a zip is written."""
     return path.with_name(path.name + LOCK)
 
 
@@ -472,22 +469,6 @@ def test_with_traits_gives_stores_of_the_same_zip(path: Path) -> None:
     assert verified(path) == contents(twin) == contents(reader) == {"a": b"1"}
 
 
-def test_with_traits_alone_is_left_to_the_parent_of_a_forked_child(path: Path) -> None:
-    code = """
-import gc, os
-store = ZipStore(sys.argv[1], mode="w").with_traits(conflict_deadline=1.0)
-store.set("a", b"1")
-gc.collect()
-child = os.fork()
-if child == 0:
-    sys.exit()
-os.waitpid(child, 0)
-store.close()
-"""
-    ran(code, path)
-    assert ZipStore(path).get("a") == b"1"
-
-
 @pytest.mark.parametrize("mode", ["w", "a"])
 def test_readers_see_the_old_zip_until_it_is_closed(path: Path, mode: Any) -> None:
     packed({"a": b"old"}, path)
@@ -534,7 +515,6 @@ def test_names_and_versions(path: Path) -> None:
 
 
 def generation(number: int) -> dict[str, bytes]:
-    """Values that tell which of them belong together."""
     rng = random.Random(number)
     return {f"k/{at}": number.to_bytes(4, "little") + rng.randbytes(6000 + 500 * at) for at in range(12)}
 
@@ -550,7 +530,6 @@ def generation_of(path: Path) -> int:
 
 
 def write_generations(path: Path, mode: Any, first: int, told: Path) -> None:
-    """One after the other, until this process is killed; each is told when it is closed."""
     for number in range(first, first + 1000):
         with ZipStore(path, mode=mode) as store:
             store.set_values(generation(number).items())

@@ -24,8 +24,6 @@ from xzarr3.progress import Progress, check_asked
 
 
 class Calls:
-    """What a function was called with."""
-
     def __init__(self) -> None:
         self.said: list[tuple[int, int]] = []
 

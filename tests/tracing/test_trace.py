@@ -74,7 +74,6 @@ FIELDS = (*counters.KINDS, "requests", "absent", "bytes_read", "bytes_written")
 
 
 def _is_as_before() -> bool:
-    """Whether nothing counts."""
     return not events.everywhere.listeners and not counters.process.collectors
 
 
@@ -101,7 +100,6 @@ def counted_by(t: Any, done: Counter[str]) -> None:
 
 
 def counts(t: Any, *fields: str, path: str = "") -> tuple[float, ...]:
-    """Numbers of a trace, of all or of one array."""
     numbers = t.arrays[path] if path else t.total
     return tuple(numbers[field] for field in fields)
 
@@ -275,8 +273,6 @@ def test_stores_around_others_count_once(tmp_path: Path) -> None:
 
 
 class Broken(MemoryStore):
-    """A store whose values cannot be read."""
-
     def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:
         raise xzarr3.StoreError("broken")
 
@@ -532,15 +528,6 @@ def test_requests_to_services_are_logged_with_their_keys(fault_server: FaultServ
 def array(local_store: LocalStore) -> xzarr3.Array:
     values = np.random.default_rng(4).random((8, 50))
     return xzarr3.create_array(local_store, "air", data=values, chunks=(1, 50))
-
-
-@pytest.mark.slow
-def test_processes_of_a_scheduler_are_not_counted(array: xzarr3.Array) -> None:
-    with xzarr3.trace() as t:
-        total = from_zarr(array, chunks="units").sum().compute(scheduler="processes", num_workers=1)
-    assert float(total) == pytest.approx(array[:].sum())
-    assert t.total["bytes_decoded"] == 0
-    assert t.processes <= 1
 
 
 def test_forked_children_are_not_counted(array: xzarr3.Array) -> None:
