@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _processes import Process, processes, run_processes
+from _things import refused
 from _waiting import WaitingStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -169,8 +170,7 @@ def test_what_is_lost_is_tried_again_and_then_given_up() -> None:
         lambda: array.resize(1),
         lambda: array.append(np.ones(4, "int8")),
     ):
-        with pytest.raises(ConflictError, match=r"zarr\.json.*conflict_deadline"):
-            change()
+        refused(ConflictError, r"zarr\.json.*conflict_deadline", change)
         assert store._values == before
         assert array.shape == (4,)
         assert dict(array.attrs) == {"a": 1}
@@ -337,8 +337,7 @@ def test_who_waits_long_enough_takes_a_lease_away(on_hosts_of_their_own: float, 
 def test_others_wait_while_an_owner_lives(slow_append: Any) -> None:
     fast, late, go_on = slow_append
     wait_at_most(fast.store, 0.2)
-    with pytest.raises(ConflictError, match="length of the array"):
-        fast.append(np.array([20]))
+    refused(ConflictError, "length of the array", lambda: fast.append(np.array([20])))
     go_on.set()
     wait_at_most(fast.store, 60)
     assert fast.append(np.array([20])) == (8,)
@@ -602,8 +601,7 @@ def test_an_append_that_may_have_been_made_is_an_error(number: int, stores: bool
             del store._values[lease.NAME]
 
     store, array = unheard(answer, beside, stores)
-    with pytest.raises(OutcomeUnknownError, match="may have been appended"):
-        array.append(np.array([5, 6]))
+    refused(OutcomeUnknownError, "may have been appended", lambda: array.append(np.array([5, 6])))
     wanted = [*range(7 if stores else 5), *range(100, 100 + number)]
     assert xzarr3.open_array(store)[:].tolist() == wanted
     assert not store.late()
@@ -613,8 +611,7 @@ def test_an_append_that_may_have_been_made_is_an_error(number: int, stores: bool
 def test_an_append_that_failed_cannot_be_made_any_more() -> None:
     """The request may still be under way when the error is raised."""
     store, array = unheard("failure", BESIDES["nobody"], stores=False)
-    with pytest.raises(StoreError, match="no answer"):
-        array.append(np.array([5, 6]))
+    refused(StoreError, "no answer", lambda: array.append(np.array([5, 6])))
     assert not store.late()
     assert xzarr3.open_array(store)[:].tolist() == [0, 1, 2, 3, 4]
     assert sorted(store.list()) == ["c/0", "c/1", "c/2", "zarr.json"]
@@ -727,8 +724,7 @@ def test_a_resize_does_no_harm_to_what_replaces_the_dataset_meanwhile(
         erase_beyond(*given, **options)
 
     monkeypatch.setattr(lengths, "erase_beyond", replaced)
-    with pytest.raises(ChangedError, match="replaced since it was opened"):
-        array.resize(9)
+    refused(ChangedError, "replaced since it was opened", lambda: array.resize(9))
     assert xzarr3.open_array(replaced_store, "g/v")[:].tolist() == new["v"].values.tolist()
 
 
@@ -745,8 +741,7 @@ def test_an_append_that_fails_erases_nothing_of_an_array_of_another_kind() -> No
             xzarr3.to_zarr(xr.Dataset({"v": ("x", new)}), store, mode="w", encoding=encoding)
 
     store.pauses = pause
-    with pytest.raises(ChangedError, match="was removed or replaced"):
-        array.append(np.ones(4))
+    refused(ChangedError, "was removed or replaced", lambda: array.append(np.ones(4)))
     assert xzarr3.open_array(store, "v")[:].tolist() == new.tolist()
 
 
