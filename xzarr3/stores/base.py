@@ -23,13 +23,7 @@ import msgspec
 
 from xzarr3._types import Buffer, ByteRange, Found, Part
 from xzarr3.display.shown import Description, Shown
-from xzarr3.errors import (
-    OutcomeUnknownError,
-    ReadOnlyError,
-    StoreCapabilityError,
-    StoreError,
-    contended,
-)
+from xzarr3.errors import OutcomeUnknownError, ReadOnlyError, StoreCapabilityError, StoreError, contended
 from xzarr3.parallel import parallel_map, pause
 from xzarr3.stores.guards import GUARDS
 from xzarr3.stores.keys import check_key

@@ -27,10 +27,7 @@ _ACCEPTED = (
 
 @short_traceback
 def open_store(
-    store: StoreLike,
-    storage_options: Mapping[str, Any] | None = None,
-    *,
-    mode: Mode = "r",
+    store: StoreLike, storage_options: Mapping[str, Any] | None = None, *, mode: Mode = "r"
 ) -> Store:
     """The store for a path, a URL or a ready store. Only a zip is read at this point.
 
