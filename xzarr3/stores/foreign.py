@@ -143,8 +143,7 @@ class ForeignStore(Store):
                 return found
         except Exception as error:
             call.close()
-            first = (str(error).strip().splitlines() or [""])[0]
-            text = f"cannot {_DOING.get(kind, 'read')} key '{key}' of {self}: {type(error).__name__}: {first}"
+            text = f"cannot {_DOING.get(kind, 'read')} key '{key}' of {self}: {said(error)}"
             raise next((ours for theirs, ours in _ERRORS if isinstance(error, theirs)))(text) from error
 
     # Readable
@@ -301,8 +300,7 @@ class IcechunkStore(ForeignStore):
         try:
             undisturbed(lambda: self._layer.session.move(f"/{source}", f"/{target}"))
         except Exception as error:
-            first = (str(error).strip().splitlines() or [""])[0]
-            raise StoreError(f"cannot move '/{source}' to '/{target}' in {self}: {first}") from error
+            raise StoreError(f"cannot move '/{source}' to '/{target}' in {self}: {said(error)}") from error
 
     def go_on(self, session: Any) -> None:
         """Read and write another session of the same repository from now on."""
@@ -321,7 +319,7 @@ class IcechunkStore(ForeignStore):
         try:
             return pickle.dumps(self._fork or self._layer.session.fork(), 5)
         except Exception as error:
-            failure = f"forking it raised {type(error).__name__}: {error}; {ForeignStore._advice}"
+            failure = f"forking it raised {said(error)}; {ForeignStore._advice}"
             raise StoreError(f"{self} cannot be written by other processes: {failure}") from error
 
     def merge(self, fork: bytes) -> None:
@@ -329,7 +327,7 @@ class IcechunkStore(ForeignStore):
         try:
             undisturbed(lambda: self._layer.session.merge(pickle.loads(fork)))
         except Exception as error:
-            raise StoreError(f"cannot merge into {self}: {type(error).__name__}: {error}") from error
+            raise StoreError(f"cannot merge into {self}: {said(error)}") from error
 
     def _is_around(self, store: object) -> bool:
         # A session makes a new store object each time.
@@ -398,6 +396,11 @@ class _Parts(Value):
 
     def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
         return parallel_map(lambda part: self.read(*part), zip(starts, lengths, strict=True), _MANY)
+
+
+def said(error: Exception) -> str:
+    """The kind of an error of another library, and the first line of its text."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
 async def _all_of(names: AsyncIterator[str]) -> list[str]:

@@ -149,14 +149,16 @@ def _erase(method: Method) -> Method:
     return erase
 
 
+def _check_listable(prefix: str, store: Store, is_listable: bool) -> None:
+    check_prefix(prefix)
+    if not is_listable:
+        raise StoreCapabilityError(f"{store} cannot be listed; use keys by name, or consolidated metadata")
+
+
 def _list(method: Method) -> Method:
     @wraps(method)
     def list(store: Store, prefix: str = "") -> Iterator[str]:
-        check_prefix(prefix)
-        if not store.listable:
-            raise StoreCapabilityError(
-                f"{store} cannot be listed; use keys by name, or consolidated metadata"
-            )
+        _check_listable(prefix, store, store.listable)
         with _asked(store, "list", prefix, number=0, in_parts=True) as request:
             found: Iterator[str] = iter(method(store, prefix))
         if prefix:
@@ -240,11 +242,7 @@ def _erase_prefix(method: Method) -> Method:
 def _list_dir(method: Method) -> Method:
     @wraps(method)
     def list_dir(store: Store, prefix: str) -> tuple[Names, Names]:
-        check_prefix(prefix)
-        if not (store.listable or store.traits.browsable):
-            raise StoreCapabilityError(
-                f"{store} cannot be listed; use keys by name, or consolidated metadata"
-            )
+        _check_listable(prefix, store, store.listable or store.traits.browsable)
         with _asked(store, "list_dir", prefix) as request:
             keys, prefixes = method(store, prefix)
             request.number = len(keys) + len(prefixes)

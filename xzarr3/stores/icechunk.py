@@ -15,7 +15,7 @@ from urllib.parse import quote
 from xzarr3 import errors
 from xzarr3.parallel import undisturbed
 from xzarr3.stores.base import Store
-from xzarr3.stores.foreign import IcechunkStore, store_of
+from xzarr3.stores.foreign import IcechunkStore, said, store_of
 
 Result = TypeVar("Result")
 
@@ -63,7 +63,7 @@ def _started(repository: Any, kind: str, name: object, start: Callable[[], Resul
     except Exception as error:
         if type(error).__name__ not in _UNKNOWN:
             raise errors.StoreError(
-                f"cannot start a session of the Icechunk repository at {kind} {name!r}: {_said(error)}"
+                f"cannot start a session of the Icechunk repository at {kind} {name!r}: {said(error)}"
             ) from error
         branches, tags = sorted(repository.list_branches()), sorted(repository.list_tags())
         raise errors.StoreError(
@@ -71,10 +71,6 @@ def _started(repository: Any, kind: str, name: object, start: Callable[[], Resul
             f"{errors.some(branches, name)}, to read also tags {errors.some(tags, name)} and snapshots, as "
             "repository.ancestry(branch=...) lists them"
         ) from error
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0]}"
 
 
 class RepositoryCommit:
@@ -207,7 +203,7 @@ class RepositoryCommit:
         except Exception as error:
             if type(error).__name__ not in _CONFLICTS:
                 raise errors.StoreError(
-                    f"cannot commit to {where}: {_said(error)}; look with repository.ancestry(branch=...) "
+                    f"cannot commit to {where}: {said(error)}; look with repository.ancestry(branch=...) "
                     "whether it happened, and repeat the call if it did not"
                 ) from error
             there = _named(getattr(error, "conflicts", None) or ())
