@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping, 
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from xzarr3.arrays import Array
 from xzarr3.display.shown import Description
 from xzarr3.dtypes import parse_dtype
 from xzarr3.errors import (
-    ChangedError,
     InvalidKeyError,
     MetadataError,
     NodeNotFoundError,
@@ -46,6 +45,7 @@ from xzarr3.nodes.find import (
     parse_and_warn,
     read_metadata,
 )
+from xzarr3.nodes.freshness import read_below_steadily
 from xzarr3.nodes.node import Node, ancestors, check_new_path, normal_path
 from xzarr3.nodes.pickling import below_from_text, below_to_text, from_text, to_text
 from xzarr3.options import Missing
@@ -54,9 +54,6 @@ from xzarr3.stores import Store
 
 if TYPE_CHECKING:
     from xzarr3.io.chunk_cache import ChunkCache
-
-Below = TypeVar("Below")
-_ATTEMPTS = 3  # To read what is below a group that is being replaced.
 
 
 def bind(
@@ -246,42 +243,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         """The documents of the nodes below; steadily where no answer is waited for, or if there are none."""
         read = partial(load_below, self.store, self.format, self.path, **how)
         found = read() if self.store.concurrency > 1 else {}
-        return found or self._steadily(read, as_opened=as_opened)
-
-    def _steadily(self, read: Callable[[], Below], *, as_opened: bool = False) -> Below:
-        """What ``read`` finds below this group: all of before a writer replaced the group, or all of after.
-
-        Parameters
-        ----------
-        read : callable
-        as_opened : bool
-            Only what is below the group that was opened, whose attributes this handle has.
-
-        Raises
-        ------
-        ChangedError
-            If another group is there than the one that was opened.
-        IncompleteWriteError
-            If the group is being replaced.
-        StoreError
-            If it has been erased.
-        """
-        for _ in range(_ATTEMPTS):
-            before = self._replaced_at()
-            found = read()
-            if before is not None and self._replaced_at() == before:
-                if as_opened and before > (self._opened_at or self._placed_at or before):
-                    raise ChangedError(
-                        f"group '{self.name}' of {self.store} was replaced since it was opened; open it again"
-                    )
-                return found
-        from xzarr3.commit.lease import check_complete
-
-        check_complete(self.store, self.path, f"group '{self.name}'")
-        own = self.format.keys(self.path).documents
-        if not self.format.implicit_groups and not any(map(self.store.exists, own)):
-            raise gone(self.store, self.path)
-        return read()
+        return found or read_below_steadily(self, read, as_opened=as_opened)
 
     @cached_property
     def _key(self) -> str:
@@ -289,11 +251,10 @@ class Group(Node, Mapping[str, "Array | Group"]):
         keys = self.format.keys(self.path)
         return keys.consolidated or keys.defining[-1]
 
-    def _replaced_at(self) -> float | None:
-        """When the group was replaced, by its document as stored now; 0 if never, None without a document."""
-        found = self.store.get_values(self.format.keys(self.path).defining)
-        value = next((each for each in found if each is not None), None)
-        return None if value is None else documents.replaced_at(value) or 0
+    def _check_not_being_replaced(self) -> None:
+        from xzarr3.commit.lease import check_complete
+
+        check_complete(self.store, self.path, f"group '{self.name}'")
 
     def _held(
         self, max_depth: int | None = 0, leave_out: Collection[str] = (), *, as_opened: bool = False
@@ -806,8 +767,8 @@ class Group(Node, Mapping[str, "Array | Group"]):
     def move(self, source: str, dest: str) -> None:
         """Move a node below this group, with all nodes below it, to another path below this group.
 
-        Its directory is renamed; no other program may write to it meanwhile. In an Icechunk session, its
-        values are copied, also virtual ones, and erased; a session of ``repo.rearrange_session`` needs no
+        Its directory is renamed; no other program may store values in it meanwhile. In an Icechunk session,
+        its values are copied, also virtual ones, and erased; a session of ``repo.rearrange_session`` needs no
         copy. Other stores refuse it: copy the node, then delete it.
 
         Parameters
@@ -883,10 +844,13 @@ class Group(Node, Mapping[str, "Array | Group"]):
 
     @short_traceback
     def __delitem__(self, name: str) -> None:
+        from xzarr3.commit.recover import alone
         from xzarr3.nodes.erase import erase_node
 
         self._check_writable()
-        erase_node(self.store, self._existing_path(name), self.format)
+        path = self._existing_path(name)
+        with alone(self.store, self.format, path) as lease:
+            erase_node(self.store, path, self.format, lease=lease)
 
     def _existing_path(self, name: str) -> str:
         """The path in the hierarchy of a node below this group, which will leave it.

@@ -429,15 +429,43 @@ def test_others_read_a_store_while_a_lease_is_there(tmp_path: Path, zarr_format:
     assert no_lease_is_left(store)
 
 
-def test_erasing_a_node_removes_its_lease() -> None:
+def test_a_node_is_not_erased_while_a_writer_holds_its_place() -> None:
     store = MemoryStore()
     group = xzarr3.create_group(store)
     group.create_array("a", data=np.arange(3), chunks=2)
     held = taken(store)
+    with pytest.raises(NodeExistsError, match="another writer is writing '/a'"):
+        del group["a"]
+    assert group["a"][:].tolist() == [0, 1, 2]
+    held.release()
     del group["a"]
     assert contents(store).keys() == {"zarr.json"}
-    assert not held.holds()
-    held.release()
+
+
+@pytest.mark.parametrize("kind", ["memory", "local"])
+def test_no_node_is_put_in_a_place_that_is_being_erased(kind: str, tmp_path: Path) -> None:
+    """Its chunks could be erased with those of the old one, and would read as the fill value."""
+    found: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            to_zarr(xr.Dataset({"a": ("x", np.arange(3) + 10)}), store, mode="w", group="a")
+        except NodeExistsError as error:
+            found.append(error)
+
+    class Meanwhile(MemoryStore if kind == "memory" else LocalStore):  # type: ignore[misc]
+        def erase(self, *keys: str) -> None:
+            super().erase(*keys)
+            if "a/zarr.json" in keys and not found:
+                write()
+
+    store = Meanwhile() if kind == "memory" else Meanwhile(tmp_path).with_traits(conflict_deadline=0.1)
+    group = xzarr3.create_group(store)
+    to_zarr(xr.Dataset({"a": ("x", np.arange(3))}), store, group="a")
+    del group["a"]
+    assert len(found) == 1
+    assert "a" not in group
+    assert contents(store).keys() == {"zarr.json"}
 
 
 @pytest.mark.parametrize("lacks", ["erasing", "conditions"])

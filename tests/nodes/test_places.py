@@ -92,6 +92,37 @@ def test_a_group_is_replaced_between_its_attributes_and_its_arrays(place: Store)
             use()
 
 
+@pytest.mark.parametrize("times", [1, 99])
+def test_a_group_below_is_replaced_while_a_tree_is_read(tmp_path: Path, times: int) -> None:
+    """What was listed of the old group may not be there any more: the tree would lack it."""
+    left = times
+
+    class Meanwhile(LocalStore):
+        def list_dir(self, prefix: str) -> Any:
+            nonlocal left
+            found = super().list_dir(prefix)
+            if prefix == "g/a/" and left:
+                left -= 1
+                to_zarr(
+                    dataset(100 + left).rename(v="w"),
+                    LocalStore(tmp_path),
+                    group="g/a",
+                    mode="w",
+                    consolidated=False,
+                )
+            return found
+
+    to_zarr(dataset(0), LocalStore(tmp_path), group="g/a", consolidated=False)
+    root = xzarr3.open_group(Meanwhile(tmp_path), use_consolidated=False)
+    if times > 1:
+        with pytest.raises(ChangedError, match=r"groups below '/' of .* were replaced"):
+            dict(root.members(None))
+    else:
+        found = dict(root.members(None))
+        assert {*found} == {"g", "g/a", "g/a/time", "g/a/w"}
+        assert found["g/a"].attrs["first"] == 100
+
+
 def test_copies_that_are_returned_are_read_and_listed(place: Store) -> None:
     """Their metadata were read from documents of another store, which tell when that was written."""
     source = to_zarr(dataset(0), MemoryStore())

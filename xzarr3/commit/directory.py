@@ -228,10 +228,11 @@ class StagedFolder(LocalStore):
 
 def _names(root: str, prefix: str) -> set[str]:
     """The names in a directory that can be part of a node, as keys."""
-    folder = os.path.join(root, prefix)
-    if not os.path.isdir(folder):
+    try:
+        names = os.listdir(os.path.join(root, prefix))
+    except (FileNotFoundError, NotADirectoryError):
         return set()
-    return {f"{prefix}{name}" for name in os.listdir(folder) if is_own(f"{prefix}{name}")}
+    return {f"{prefix}{name}" for name in names if is_own(f"{prefix}{name}")}
 
 
 # Renaming

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import cast
 
 from xzarr3.commit.create import make_groups_above
+from xzarr3.commit.recover import alone
 from xzarr3.errors import NodeExistsError, StoreCapabilityError, StoreError
 from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
@@ -30,12 +31,13 @@ from xzarr3.stores.values import UNCHANGED
 def move_node(store: Store, format: Format, source: str, target: str) -> None:
     """Move the node at ``source`` to ``target``; the caller has checked that the one is there.
 
-    Groups above the new path are created. No other program may write to the node at the same time.
+    Groups above the new path are created. No other program may store values in the node at the same time.
 
     Raises
     ------
     NodeExistsError
-        If something is at the new path, or one of the two paths lies within the other.
+        If something is at the new path, one of the two paths lies within the other, or another writer does
+        not end its swap of one of them.
     NodeTypeError
         If there is an array above the new path.
     StoreCapabilityError
@@ -56,6 +58,12 @@ def move_node(store: Store, format: Format, source: str, target: str) -> None:
             f"cannot move '/{source}' to '/{target}' in {store}: one of the two paths is within the other; "
             "choose another path"
         )
+    first, second = sorted((source, target))  # Two moves between the same places wait for each other.
+    with alone(store, format, first), alone(store, format, second):
+        _move(store, format, source, target)
+
+
+def _move(store: Store, format: Format, source: str, target: str) -> None:
     found = keys_at(store, formats_in(store, source, format), target)
     if found:
         raise NodeExistsError(
@@ -66,7 +74,7 @@ def move_node(store: Store, format: Format, source: str, target: str) -> None:
     held = load_below(store, format, source)
     below = [source, *(node_prefix(source) + each for each in held)]
     made = make_groups_above(store, format, target)
-    if in_session:
+    if store.traits.visible == "at commit":
         _move_in_session(store, format, source, target)
     else:
         _date(store, format, below)

@@ -10,7 +10,7 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, cast
 
@@ -22,10 +22,12 @@ from xzarr3.commit.lease import (
     Lease,
     check_complete,
     holder_at,
+    keeps_leases,
     keys_above,
     lease_key,
     place_key,
 )
+from xzarr3.commit.places import Place
 from xzarr3.commit.staged import ABANDONED, BEGUN, OLD, age, said_in
 from xzarr3.commit.transaction import format_of, listed_swap, take
 from xzarr3.errors import (
@@ -185,6 +187,34 @@ def finish_swap(store: Store, key: str, path: str, until: float | None = None) -
     done = take(way, lease, store, path, until)[1]
     lease.release()
     return done
+
+
+@contextlib.contextmanager
+def alone(store: Store, format: Format, path: str) -> Iterator[str]:
+    """Keep other writers away from the place of a node, once what an ended one left there is finished.
+
+    Yields
+    ------
+    str
+        The key of the lease, empty in a store that keeps none.
+
+    Raises
+    ------
+    NodeExistsError
+        If another writer is at work there; in a directory, if it does not end its swap.
+    """
+    if not keeps_leases(store):
+        yield ""
+        return
+    lease = Place.of(store, format, path).lease()
+    if store.folder is None:
+        take(Keys, lease, store, path)
+    else:
+        take(Directory, lease, store, path, time.monotonic() + store.traits.conflict_deadline)
+    try:
+        yield lease.key
+    finally:
+        lease.release()
 
 
 def format_swapped(store: Store) -> Format | None:

@@ -29,6 +29,7 @@ from xzarr3.nodes.find import (
     format_for_new,
     read_metadata,
 )
+from xzarr3.nodes.freshness import read_below_steadily
 from xzarr3.nodes.node import check_new_path, normal_path
 from xzarr3.parallel import parallel_map
 from xzarr3.readable import ReadableArray
@@ -178,7 +179,7 @@ def nodes_below(node: Source) -> dict[str, Source]:
     plain = bind(node.store, node.format, node.path, node.metadata, **options)
     plain = cast("Group", plain)
     plain._placed_at = node._opened_at or node._placed_at
-    below = plain._steadily(lambda: dict(plain.members(max_depth=None)), as_opened=True)
+    below = read_below_steadily(plain, lambda: dict(plain.members(max_depth=None)), as_opened=True)
     held = [name for name in node.copies or () if name in below]  # The order of the variables in xarray.
     nodes.update((name, below[name]) for name in depth_first(dict.fromkeys([*held, *below])))
     known = {node.path, *(node_prefix(node.path) + below for below in nodes)}

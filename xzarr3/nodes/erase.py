@@ -34,17 +34,18 @@ def owns(meta: ArrayMetadata, key: str) -> bool:
     )
 
 
-def erase_node(store: Store, path: str, format: Format) -> bool:
+def erase_node(store: Store, path: str, format: Format, *, lease: str = "") -> bool:
     """Erase an array, or a group with all nodes below it; returns whether anything was there.
 
-    All keys below it are erased, also those that are no part of a Zarr hierarchy.
+    All keys below it are erased, also those that are no part of a Zarr hierarchy, but for the key of the
+    caller's ``lease``.
     """
     formats = formats_in(store, path, format)
     for each in formats:  # first, so that no consolidated copy outlives its document
         drop_from_consolidated(store, each, path)
     # documents go first: after a crash, the remaining keys are no node
     if store.folder is None:
-        found = keys_at(store, formats, path)
+        found = keys_at(store, formats, path) - {lease}
         erase_stages(store, leaving_stages(formats, path, found))
         return bool(found)
     documents = {key for each in formats for key in each.keys(path).documents}

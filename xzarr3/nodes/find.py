@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.errors import FallbackWarning, MetadataError, StoreCapabilityError, levels_to_caller
+from xzarr3.errors import ChangedError, FallbackWarning, MetadataError, StoreCapabilityError, levels_to_caller
 from xzarr3.formats import DRAFT, DraftFormat, Format, ZarrFormat, documents, parse_format
 from xzarr3.formats.base import (
     MAX_NAMES,
@@ -34,6 +34,8 @@ from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.stores.base import Names, Traits, versioned
 from xzarr3.stores.values import ABSENT, OversizedError, cut
+
+_ATTEMPTS = 3  # To read the groups below a group as of one time.
 
 
 class DocumentView(Store):
@@ -452,7 +454,30 @@ def load_below(
     ------
     StoreCapabilityError
         If the store cannot list.
+    ChangedError
+        If writers keep replacing groups below.
     """
+    for _ in range(_ATTEMPTS):
+        found, groups = _load_below(store, format, path, max_depth, leave_out, choose)
+        # Nodes may lack below a group that was being replaced. Where answers are waited for, no one looks.
+        if store.concurrency > 1 or document_values(store, [*groups]) == [*groups.values()]:
+            return found
+    raise ChangedError(
+        f"groups below '/{path}' of {store} were replaced, or their documents changed, each of the "
+        f"{_ATTEMPTS} times that they were read; open it again when their writers have ended"
+    )
+
+
+def _load_below(
+    store: Store,
+    format: Format,
+    path: str,
+    max_depth: int | None,
+    leave_out: Collection[str],
+    choose: Callable[[str, list[str], int], list[str]] | None,
+) -> tuple[dict[str, Held | MetadataError], dict[str, Buffer | None]]:
+    """What :func:`load_below` returns, and the documents by key of the groups below that were listed."""
+    groups: dict[str, Buffer | None] = {}
     found: dict[str, Held | MetadataError] = {}
     level, depth, skipped = [path], 0, len(node_prefix(path))
     while level and (max_depth is None or depth <= max_depth):
@@ -485,7 +510,9 @@ def load_below(
                 if not isinstance(held, MetadataError) and not is_array(held):
                     level.append(child)
         depth += 1
-    return found
+        if max_depth is None or depth <= max_depth:
+            groups.update((key, values[key]) for child in level for key in wanted[child])
+    return found, groups
 
 
 def held_of(format: Format, path: str, values: Mapping[str, Buffer | None]) -> Held | None:

@@ -1,10 +1,11 @@
-"""Checks whether an open array is still the stored one, and whether its values have changed.
+"""Checks whether an open node is still the stored one, and whether the values of an array have changed.
 
-Readers and writers check that the stored document is the one with which the array was opened, or describes
-the same array: :func:`read_steadily`, :func:`check_current` and :func:`check_to_write`. A write looks again
-before it stores a unit, :func:`confirm`, and a copy once it has read all, :func:`check_read`. Dask names
-tasks by :func:`token`, which changes with the documents and with what this process writes. What this process
-has seen and changed is kept in :mod:`xzarr3.nodes.seen`.
+What is below a group is read as of one time: :func:`read_below_steadily`. Readers and writers of an array
+check that the stored document is the one with which the array was opened, or describes the same array:
+:func:`read_steadily`, :func:`check_current` and :func:`check_to_write`. A write looks again before it stores
+a unit, :func:`confirm`, and a copy once it has read all, :func:`check_read`. Dask names tasks by
+:func:`token`, which changes with the documents and with what this process writes. What this process has seen
+and changed is kept in :mod:`xzarr3.nodes.seen`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from xzarr3._types import Buffer
 from xzarr3.errors import ChangedError, StoreError, Xzarr3Error
@@ -22,6 +23,7 @@ from xzarr3.formats.base import Held
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes import seen
 from xzarr3.nodes.coding import coding, recoded
+from xzarr3.nodes.documents import gone
 from xzarr3.nodes.find import document_values, metadata_of, read_held
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store, versioned
@@ -29,8 +31,10 @@ from xzarr3.stores.values import ABSENT
 
 if TYPE_CHECKING:
     from xzarr3.arrays import Array
+    from xzarr3.groups import Group
 
-_ATTEMPTS = 3  # attempts to read one version of an array that is being changed
+Below = TypeVar("Below")
+_ATTEMPTS = 3  # attempts to read one version of a node that is being changed
 
 
 def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves: bool = False) -> int:
@@ -95,6 +99,48 @@ def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves:
         f"array '{array.name}' of {array.store} was replaced, or its document changed, each of the "
         f"{_ATTEMPTS} times that it was read; read it again when its writers have ended"
     )
+
+
+def read_below_steadily(group: Group, read: Callable[[], Below], *, as_opened: bool = False) -> Below:
+    """What ``read`` finds below a group: all of before a writer replaced the group, or all of after.
+
+    Parameters
+    ----------
+    group : Group
+    read : callable
+    as_opened : bool
+        Only what is below the group that was opened, whose attributes this handle has.
+
+    Raises
+    ------
+    ChangedError
+        If another group is there than the one that was opened.
+    IncompleteWriteError
+        If the group is being replaced.
+    StoreError
+        If it has been erased.
+    """
+    for _ in range(_ATTEMPTS):
+        before = _placed_now(group)
+        found = read()
+        if before is not None and _placed_now(group) == before:
+            if as_opened and before > (group._opened_at or group._placed_at or before):
+                raise ChangedError(
+                    f"group '{group.name}' of {group.store} was replaced since it was opened; open it again"
+                )
+            return found
+    group._check_not_being_replaced()
+    own = group.format.keys(group.path).documents
+    if not group.format.implicit_groups and not any(map(group.store.exists, own)):
+        raise gone(group.store, group.path)
+    return read()
+
+
+def _placed_now(group: Group) -> float | None:
+    """When the stored group was put in its place, by its document; 0 if unknown, None without a document."""
+    found = group.store.get_values(group.format.keys(group.path).defining)
+    value = next((each for each in found if each is not None), None)
+    return None if value is None else documents.replaced_at(value) or 0
 
 
 def _read_and_look(array: Array, read: Callable[[], int], leaves: bool) -> int:
