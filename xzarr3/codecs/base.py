@@ -134,7 +134,7 @@ class Codec(ABC):
 
     def configuration(self) -> dict[str, JSON]:
         """The configuration as a metadata document holds it; empty if the codec has no parameters."""
-        values = ((field.name, getattr(self, field.name)) for field in fields.fields_of(type(self)))
+        values = [(field.name, getattr(self, field.name)) for field in fields.fields_of(type(self))]
         return {name: _as_json(value) for name, value in values if value is not None}
 
     def to_json(self) -> JSON:
@@ -316,8 +316,13 @@ class BytesBytesCodec(Codec):
         return ChunkDecodeError(f"decodes to {size}; at most {limit} bytes expected", codec=self.name)
 
 
+_PLAIN = frozenset((int, bool, str, float))
+
+
 def _as_json(value: Any) -> JSON:
     """A value of a field as JSON: codecs and data types within it, and tuples as lists."""
+    if type(value) in _PLAIN:  # A look at a class is slow, and opening a dataset asks for each variable.
+        return value  # type: ignore[no-any-return]
     if isinstance(value, (tuple, list)):
         return [_as_json(each) for each in value]
     if isinstance(value, Codec):

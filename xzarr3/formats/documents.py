@@ -40,7 +40,8 @@ def placed_at(held: Mapping[str, Any]) -> float | None:
     """When a node was put in its place, by its documents; None if they are copies, which do not tell."""
     if isinstance(held, Stored):
         return held.placed_at
-    return max((each.placed_at for each in held.values() if isinstance(each, Stored)), default=None)
+    dates = [each.placed_at for each in held.values() if type(each) is Stored]
+    return max(dates) if dates else None
 
 
 def decode(data: Buffer, path: str = "", name: str | None = None) -> Stored:
