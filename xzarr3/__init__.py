@@ -7,17 +7,10 @@ Chunks become dask tasks (:func:`from_zarr`, :func:`store`) and stores open in x
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING
 
 from xzarr3._after_xarray import add_accessor
-from xzarr3.api import (
-    create_array,
-    create_group,
-    open,
-    open_array,
-    open_group,
-)
-from xzarr3.arrays import Array
 from xzarr3.errors import (
     AlignmentError,
     ArgumentError,
@@ -50,16 +43,12 @@ from xzarr3.errors import (
     UnknownNameError,
     Xzarr3Error,
 )
-from xzarr3.formats import ZarrFormat
-from xzarr3.groups import Group
-from xzarr3.model.chunk_keys import ChunkKeyEncoding, register_chunk_key_encoding
-from xzarr3.model.storage_transformers import StorageTransformer, register_storage_transformer
 from xzarr3.options import config, set_options
-from xzarr3.readable import ChunkTask
-from xzarr3.stores import MemoryStore, Store, open_store
 
 if TYPE_CHECKING:
     from xzarr3.advice import advise
+    from xzarr3.api import create_array, create_group, open, open_array, open_group
+    from xzarr3.arrays import Array
     from xzarr3.batching import Batches, batches
     from xzarr3.checks import check
     from xzarr3.commit.recover import recover
@@ -88,18 +77,26 @@ if TYPE_CHECKING:
     )
     from xzarr3.dask import from_zarr, store
     from xzarr3.differences import diff
+    from xzarr3.formats import ZarrFormat
+    from xzarr3.groups import Group
     from xzarr3.io.chunk_cache import ChunkCache
     from xzarr3.joined.array import JoinedArray
     from xzarr3.joined.group import JoinedGroup
+    from xzarr3.model.chunk_keys import ChunkKeyEncoding, register_chunk_key_encoding
+    from xzarr3.model.storage_transformers import StorageTransformer, register_storage_transformer
+    from xzarr3.readable import ChunkTask
     from xzarr3.statistics import stats
     from xzarr3.stores import (
         CacheStore,
         FsspecStore,
         LocalStore,
+        MemoryStore,
         ObjectStore,
         ReadOnlyStore,
+        Store,
         WrapperStore,
         ZipStore,
+        open_store,
     )
     from xzarr3.tracing.report import trace
     from xzarr3.versions import show_versions
@@ -129,13 +126,15 @@ __all__ = [
     "zeros", "zeros_like",
 ]  # fmt: skip
 
-# These names need dask, xarray or other packages, or are not needed by all: they are imported on first use.
+# All but errors and options is imported on first use: arrays and stores, and what needs dask or xarray.
 _FROM = {
     "xzarr3.commit.recover": ("recover",),
     "xzarr3.convenience": (
         *("consolidate_metadata", "load", "open_consolidated", "save", "save_array", "save_group", "tree"),
     ),
     "xzarr3.advice.advice": ("advise",),
+    "xzarr3.api": ("create_array", "create_group", "open", "open_array", "open_group"),
+    "xzarr3.arrays": ("Array",),
     "xzarr3.batching": ("Batches", "batches"),
     "xzarr3.checks": ("check",),
     "xzarr3.creation": (
@@ -145,10 +144,15 @@ _FROM = {
     "xzarr3.copying.run": ("copy",),
     "xzarr3.dask": ("from_zarr", "store"),
     "xzarr3.differences": ("diff",),
+    "xzarr3.formats": ("ZarrFormat",),
+    "xzarr3.groups": ("Group",),
+    "xzarr3.model.chunk_keys": ("ChunkKeyEncoding", "register_chunk_key_encoding"),
+    "xzarr3.model.storage_transformers": ("StorageTransformer", "register_storage_transformer"),
+    "xzarr3.readable": ("ChunkTask",),
     "xzarr3.statistics": ("stats",),
     "xzarr3.stores": (
-        *("CacheStore", "FsspecStore", "LocalStore", "ObjectStore", "ReadOnlyStore", "WrapperStore"),
-        "ZipStore",
+        *("CacheStore", "FsspecStore", "LocalStore", "MemoryStore", "ObjectStore", "ReadOnlyStore"),
+        *("Store", "WrapperStore", "ZipStore", "open_store"),
     ),
     "xzarr3.io.chunk_cache": ("ChunkCache",),
     "xzarr3.joined.array": ("JoinedArray",),
@@ -165,9 +169,11 @@ _LAZY = {name: module for module, names in _FROM.items() for name in names}
 
 def __getattr__(name: str) -> object:
     if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
+        found = globals()[name] = getattr(import_module(_LAZY[name]), name)
+        return found
     hint = ""
-    if not name.startswith("_"):
+    # `from xzarr3 import module` asks for the name first.
+    if not name.startswith("_") and PathFinder.find_spec(f"{__name__}.{name}", __path__) is None:
         from xzarr3.errors import did_you_mean
         from xzarr3.names import absent_name
 

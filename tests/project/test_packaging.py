@@ -49,8 +49,10 @@ import itertools, sys, numpy
 before, calls = set(sys.modules), itertools.count()
 sys.setprofile(lambda *event: next(calls))
 import xzarr3
+alone = sum(name.startswith("xzarr3") for name in sys.modules)
+xzarr3.open_array
 sys.setprofile(None)
-print(next(calls), *sys.modules.keys() - before)
+print(alone, next(calls), *sys.modules.keys() - before)
 """
 LATER = (
     "advice", "checks", "commit", "copying", "dask", "differences", "formats.draft.arrays",
@@ -70,7 +72,8 @@ def said(program: str, *given: object, **variables: str) -> str:
 
 
 def test_import_is_quick_and_loads_few_modules_and_no_large_library() -> None:
-    calls, *loaded = said(IMPORT).split()
+    alone, calls, *loaded = said(IMPORT).split()
+    assert int(alone) <= 10  # Arrays, stores and formats are imported on first use.
     assert int(calls) < IMPORT_BUDGET
     assert {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names <= LIBRARIES
     assert {*loaded} & ({f"xzarr3.{name}" for name in LATER} | HEAVY) == set()
