@@ -240,9 +240,12 @@ class Group(Node, Mapping[str, "Array | Group"]):
         return group
 
     def _load_below(self, *, as_opened: bool = False, **how: Any) -> dict[str, Held | MetadataError]:
-        """The documents of the nodes below; steadily where no answer is waited for, or if there are none."""
+        """The documents of the nodes below, of one time if all are needed that were there at opening.
+
+        Where answers are waited for, others are only read twice if there are none.
+        """
         read = partial(load_below, self.store, self.format, self.path, **how)
-        found = read() if self.store.concurrency > 1 else {}
+        found = read() if self.store.concurrency > 1 and not as_opened else {}
         return found or read_below_steadily(self, read, as_opened=as_opened)
 
     @cached_property

@@ -120,14 +120,15 @@ def read_below_steadily(group: Group, read: Callable[[], Below], *, as_opened: b
     StoreError
         If it has been erased.
     """
-    for _ in range(_ATTEMPTS):
-        before = _placed_now(group)
-        found = read()
-        if before is not None and _placed_now(group) == before:
-            if as_opened and before > (group._opened_at or group._placed_at or before):
-                raise ChangedError(
-                    f"group '{group.name}' of {group.store} was replaced since it was opened; open it again"
-                )
+    opened_at = group._opened_at or group._placed_at
+    for _ in range(1 if as_opened else _ATTEMPTS):
+        before = opened_at if as_opened else _placed_now(group)
+        found, after = read(), _placed_now(group)
+        if as_opened and after is not None and before is not None and after > before:
+            raise ChangedError(
+                f"group '{group.name}' of {group.store} was replaced since it was opened; open it again"
+            )
+        if after is not None and (as_opened or after == before):
             return found
     group._check_not_being_replaced()
     own = group.format.keys(group.path).documents
