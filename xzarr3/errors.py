@@ -233,9 +233,6 @@ class MetadataError(Xzarr3Error, ValueError):
             return printable(f"{text}; {self.advice} {accepted}")
         return printable("; ".join(filter(None, (text, accepted, self.advice))))
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
-
 
 class located:  # noqa: N801
     """Adds the place to a :class:`MetadataError` that is raised within; see :meth:`MetadataError.at`.
@@ -586,9 +583,6 @@ class ChunkError(Xzarr3Error, ValueError):
             text = f"key '{self.key}', {text}"
         return printable(text)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.args, self.__dict__)
-
 
 class ChunkDecodeError(ChunkError):
     """Stored bytes cannot be a chunk of this array: they are truncated, corrupt or of the wrong size.
@@ -699,12 +693,15 @@ def shorten(value: object, limit: int = 120) -> str:
         text = repr(value)
     except (RecursionError, ValueError):  # Nested too deeply, or a date that NumPy cannot print.
         text = f"<{type(value).__name__}>"
-    return text if len(text) <= limit else f"{text[: limit - 3]}..."
+    return _cut(text, limit)
 
 
-def told_by(error: BaseException, limit: int = 200) -> str:
+def told_by(error: BaseException) -> str:
     """The class and the text of an error of another package, cut, as the text may hold a whole chunk."""
-    text = f"{type(error).__name__}: {error}"
+    return _cut(f"{type(error).__name__}: {error}", 200)
+
+
+def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
@@ -714,10 +711,3 @@ def contended(key: str, store: object, how: str) -> ConflictError:
         f"cannot change key '{key}' of {store}: {how}; reduce the number of its writers, or raise "
         "conflict_deadline"
     )
-
-
-def _rebuild(cls: type[Exception], args: tuple[object, ...], state: dict[str, object]) -> Exception:
-    error = cls.__new__(cls, *args)
-    error.args = args
-    error.__dict__.update(state)
-    return error

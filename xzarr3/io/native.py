@@ -322,16 +322,11 @@ writing = _Layouts(encodes=True)
 # Calls
 
 
-def address(data: bytes) -> int:
-    """The address of bytes, which have to live as long as it is used."""
-    return ctypes.cast(ctypes.c_char_p(data), _AT).value or 0
-
-
 def at(value: Any) -> int:
-    """The address of an array or of bytes; any other number as it is."""
+    """The address of an array or of bytes, which have to live as long as it is used; any number as it is."""
     if isinstance(value, np.ndarray):
         return value.ctypes.data
-    return address(value) if type(value) is bytes else int(value)
+    return ctypes.cast(ctypes.c_char_p(value), _AT).value or 0 if type(value) is bytes else int(value)
 
 
 class _Contexts:
