@@ -274,49 +274,32 @@ class _Parts(threading.local):
 _parts = _Parts()
 
 
-class PartWrite:
-    """Changes parts of chunks, one after the other, in one thread.
-
-    Parameters
-    ----------
-    writer : UnitWriter
-    """
-
-    def __init__(self, writer: UnitWriter) -> None:
-        self._writer, self._store = writer, cast("LocalStore", writer.engine.store)
-        self._has_written = False
-
-    def change(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> bool:
-        """Change a part of a chunk without losing changes by other writers; returns whether it was done."""
-        part = _parts.of(chain, self._writer.engine.fill)
-        if part is None or values.dtype != chain.spec.dtype or values.ndim != len(inner):
-            return False
-        if [each for each in inner if type(each) is not slice or each.step not in (None, 1)]:
-            return False
-        self._store.check_writable()
-        name = os.fsencode(key.rpartition("/")[2])
-        try:
-            found = None if len(name) > _LONG else self._store.handle(key, make=False)
-        except OSError:  # Python raises it.
-            return False
-        if found is None:
-            return False
-        folder, device = found
-        writer = self._writer
-        try:
-            writer.confirm()  # Of what takes the place of this directory from now on nothing is changed.
-            with key_lock(writer.engine.store_identity, key):
-                keep, late = writer.keep_empty, tells_late(device)
-                done = part.change(folder, name, inner, values, late=late, keep_empty=keep)
-        finally:
-            os.close(folder)
-        self._has_written |= done == DONE
-        return done != LEFT
-
-    def end(self) -> None:
-        """Update the time of modification of the store, if anything was written."""
-        if self._has_written:
-            self._store.touch()
+def change_part(writer: UnitWriter, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> bool:
+    """Change a part of a chunk without losing changes by other writers; returns whether it was done."""
+    part = _parts.of(chain, writer.engine.fill)
+    if part is None or values.dtype != chain.spec.dtype or values.ndim != len(inner):
+        return False
+    if [each for each in inner if type(each) is not slice or each.step not in (None, 1)]:
+        return False
+    store, name = cast("LocalStore", writer.engine.store), os.fsencode(key.rpartition("/")[2])
+    store.check_writable()
+    try:
+        found = None if len(name) > _LONG else store.handle(key, make=False)
+    except OSError:  # Python raises it.
+        return False
+    if found is None:
+        return False
+    folder, device = found
+    try:
+        writer.confirm()  # Of what takes the place of this directory from now on nothing is changed.
+        with key_lock(writer.engine.store_identity, key):
+            keep, late = writer.keep_empty, tells_late(device)
+            done = part.change(folder, name, inner, values, late=late, keep_empty=keep)
+    finally:
+        os.close(folder)
+    if done == DONE:
+        store.touch()
+    return done != LEFT
 
 
 def changes(writer: UnitWriter) -> bool:

@@ -31,7 +31,6 @@ from xzarr3.tracing.counters import for_array
 
 if TYPE_CHECKING:
     from xzarr3.io.executor import Engine
-    from xzarr3.io.native_write import PartWrite
     from xzarr3.io.projection import ChunkProjection
     from xzarr3.stores.local.store import LocalStore
 
@@ -61,28 +60,26 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
     @for_array(lambda writer: writer.engine)
     def run(self, batches: Iterable[Batch], source: AnyArray) -> int:
         """Write units until none are left, each with its part of ``source``; returns 0."""
-        from xzarr3.io.native_write import PartWrite, changes  # imports the libraries of the codecs
+        from xzarr3.io.native_write import changes  # imports the libraries of the codecs
 
-        native = PartWrite(self) if changes(self) else None
-        try:
-            for chain, units in batches:
-                for unit in units:
-                    if not is_wanted():
-                        break
-                    key = self.engine.key(unit.coords)
-                    self._write(chain, key, unit, source[unit.outer], native)
-                    if chain.shard is not None:  # The kept index is out of date now.
-                        forget_index(chain.shard, self.engine.store_identity, key)
-        finally:
-            if native is not None:
-                native.end()
+        is_native = changes(self)
+        for chain, units in batches:
+            for unit in units:
+                if not is_wanted():
+                    break
+                key = self.engine.key(unit.coords)
+                self._write(chain, key, unit, source[unit.outer], is_native=is_native)
+                if chain.shard is not None:  # The kept index is out of date now.
+                    forget_index(chain.shard, self.engine.store_identity, key)
         return 0
 
     def _write(
-        self, chain: CodecChain, key: str, unit: ChunkProjection, values: AnyArray, native: PartWrite | None
+        self, chain: CodecChain, key: str, unit: ChunkProjection, values: AnyArray, *, is_native: bool
     ) -> None:
+        from xzarr3.io.native_write import change_part
+
         is_part = not all(unit.whole) or bool(self.fields)
-        if is_part and native is not None and native.change(chain, key, unit.inner, values):
+        if is_part and is_native and change_part(self, chain, key, unit.inner, values):
             return
         try:
             (self.update if is_part else self._replace)(chain, key, unit.inner, values)
