@@ -66,16 +66,6 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         return self.prefix + self.meta.chunk_key_encoding.prefix(len(self.meta.shape))
 
     @cached_property
-    def has_joined_keys(self) -> bool:
-        """Whether a key is :attr:`key_prefix` and the coordinates with :attr:`separator` between them."""
-        return self.meta.chunk_key_encoding.is_joined
-
-    @cached_property
-    def separator(self) -> str:
-        """Separator of the coordinates in the key of a unit."""
-        return self.meta.chunk_key_encoding.separator
-
-    @cached_property
     def fill(self) -> AnyArray:
         """The fill value as an array of no dimensions."""
         return self.meta.data_type.filled((), self.meta.fill_value)
@@ -97,8 +87,6 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
 
     def key(self, coords: tuple[int, ...]) -> str:
         """Key of a unit."""
-        if self.has_joined_keys:
-            return self.key_prefix + self.separator.join(map(str, coords))
         return self.prefix + self.meta.chunk_key_encoding.key(coords)
 
     def chain_of(self, shape: tuple[int, ...]) -> CodecChain:

@@ -93,7 +93,7 @@ class NativeRead(msgspec.Struct, frozen=True):
 
     def _names(self, coords: Numbers) -> list[Any]:
         prefix = os.fsencode(os.path.join(self.engine.store.folder or "", self.engine.key_prefix))
-        separator, gap = ord(self.engine.separator), self.plan.price.request
+        separator, gap = ord(self.engine.meta.chunk_key_encoding.separator), self.plan.price.request
         return [prefix, len(prefix), separator, coords.shape[1], system.OPEN, gap, coords]
 
     def _do(self, call: Call, places: Sequence[Any], batch: rows.Rows) -> None:
@@ -183,7 +183,7 @@ def does(engine: Engine, plan: ReadPlan) -> bool:
     is_long = shard is None and chain.decode_time >= LONG
     if plan.chunks < few and not is_long and not _has_many_ranges(plan):
         return False
-    if not engine.has_joined_keys or max(engine.meta.shape, default=0) > _LONGEST:
+    if not engine.meta.chunk_key_encoding.is_joined or max(engine.meta.shape, default=0) > _LONGEST:
         return False
     known = [chain] if shard is None else [shard.inner, shard.index_chain]
     return None not in map(native.reading.of, known)

@@ -122,7 +122,9 @@ class NativeWrite(msgspec.Struct, frozen=True):
         """Write units under their locks, except those whose lock is held by another thread."""
         engine, shard = self.engine, chain.shard
         units = [*map(tuple, coords.tolist())]
-        form = engine.key_prefix.replace("%", "%%") + engine.separator.join(["%d"] * coords.shape[1])
+        form = engine.key_prefix.replace("%", "%%") + engine.meta.chunk_key_encoding.separator.join(
+            ["%d"] * coords.shape[1]
+        )
         keys = [form % unit for unit in units]  # `engine.key` takes three times as long.
         try:
             found = self._folder()
@@ -163,12 +165,12 @@ class NativeWrite(msgspec.Struct, frozen=True):
     def _write(
         self, call: Call, coords: Numbers, boxes: rows.Boxes, chain: CodecChain, folder: int, device: int
     ) -> None:
-        engine, shard = self.engine, chain.shard
+        engine, shard, separator = self.engine, chain.shard, self.engine.meta.chunk_key_encoding.separator
         name = os.fsencode(engine.key_prefix.rpartition("/")[2])
         size = 0 if shard is None else shard.index_size
         stored = reading.of(chain if shard is None else shard.inner)
         job = [
-            *(folder, name, len(name), ord(engine.separator), coords.shape[1], coords),
+            *(folder, name, len(name), ord(separator), coords.shape[1], coords),
             *(int(tells_late(device)), *boxes, 0 if stored is None else stored.numbers),
             *(self.source, np.array(self.source.strides, np.int64), engine.fill, int(self.keep_empty)),
             *(0 if shard is None else np.array(shard.counts, np.int64), size),
@@ -192,7 +194,7 @@ def does(engine: Engine, plan: ReadPlan, source: AnyArray) -> bool:
     is_whole = all(any(part.whole for part in along) for along in plan.parts)
     if not is_whole and (plan.number < FEW_PARTS or not _takes_parts(plan)):
         return False
-    if not engine.has_joined_keys or not writes(engine):
+    if not engine.meta.chunk_key_encoding.is_joined or not writes(engine):
         return False
     if len(engine.store.folder or "") + len(engine.key_prefix) + _DIGITS * len(spec.shape) > _LONG:
         return False
