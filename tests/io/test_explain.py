@@ -238,14 +238,6 @@ def test_small_chunks_of_a_shard_side_by_side_are_one_request() -> None:
         assert check(store, array, selection).requests == 2
 
 
-def test_the_narrowest_gaps_are_read_along() -> None:
-    data, size = np.arange(16 * 2**18, dtype="u4").reshape(16, -1), 2**20  # Inner chunks of 1 MiB.
-    store, array = stored(data, 2**30, chunks=(1, 2**18), shards=data.shape)
-    found = check(store, array, [0, 2, 3, 6, 11, 13])
-    assert [length // size for _, length in next(iter(found)).ranges[1:]] == [4, 3, 3] or found.requests == 4
-    assert found.bytes_moved <= 12 * size + array.metadata.chain.shard.index_size
-
-
 def test_the_index_of_a_shard_is_read_once() -> None:
     store, array = stored(np.arange(64, dtype="u1"), 1, chunks=2, shards=32, fill_value=255)
     size = 16 * 16 + 4

@@ -6,7 +6,6 @@ import copy
 import math
 import pickle
 import re
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -53,15 +52,6 @@ def some(store: xzarr3.Store | None = None, absent: Any = ((1, 0), (1, 1)), **op
 def opened(array: xzarr3.Array, how: str = "error") -> xzarr3.Array:
     """The same array, opened to do something about chunks that are absent."""
     return xzarr3.open_array(array.store, array.path, missing=how)  # type: ignore[arg-type]
-
-
-def test_fill_is_the_default() -> None:
-    array = some()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for each in (array, opened(array, "fill"), xzarr3.open_array(array.store, "a/b")):
-            assert each.missing == "fill"
-            np.testing.assert_array_equal(each[2:4], -1)
 
 
 @pytest.mark.parametrize("zarr_format", [3, 2])

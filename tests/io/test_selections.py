@@ -573,15 +573,6 @@ def test_fields_that_there_are_not_are_refused_and_nothing_written(way: str) -> 
     assert contents(array.store) == before
 
 
-def test_a_refused_write_to_a_directory_leaves_no_trace(tmp_path: Path) -> None:
-    array = xzarr3.create_array(tmp_path / "a", shape=(4, 6), chunks=(2, 3), dtype="i2")
-    files = sorted(tmp_path.rglob("*"))
-    for selection in (([0, 4],), (np.ones((4, 5), bool),), ([0, 1], [0, 1, 2])):
-        with pytest.raises(SelectionError):
-            array[selection] = 1
-    assert sorted(tmp_path.rglob("*")) == files
-
-
 def peak_of(read: Callable[[], Any]) -> tuple[Any, int]:
     """What reading gives, and the most bytes that it takes at a time."""
     tracemalloc.start()
