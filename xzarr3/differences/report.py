@@ -97,6 +97,8 @@ class ValueDifference:
         The largest absolute difference of numbers; None where there is none.
     why : str
         Why all elements count as different, if they cannot be compared.
+    problems : tuple of str
+        What cannot be read, which the :class:`Diff` has among its own.
 
     Examples
     --------
@@ -107,12 +109,15 @@ class ValueDifference:
     '1 of 3 differ; largest difference 3'
     """
 
-    path: str
-    count: int
-    compared: int
+    path: str = ""
+    count: int = 0
+    compared: int = 0
     first: tuple[Element, ...] = ()
     largest: float | None = None
     why: str = ""
+    problems: tuple[str, ...] = ()
+
+    _left_out = ("problems",)
 
     @property
     def summary(self) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from xzarr3.api import open as open_node
 from xzarr3.arrays import Array
 from xzarr3.differences.documents import compare_documents
-from xzarr3.differences.report import Diff, FieldDifference, Problem, ValueDifference
+from xzarr3.differences.report import Diff, FieldDifference, Problem
 from xzarr3.differences.values import compare_values
 from xzarr3.errors import MetadataError, SelectionError, short_traceback
 from xzarr3.groups import Group
@@ -112,78 +113,55 @@ def diff(
             return open_node(opened, where)
 
         one, other = node(a, a_options, path), node(b, b_options, path if b_path is None else b_path)
-        job = _Comparison({"encoding": encoding, "attribute": attributes}, first, threads)
-        job.run(one, other, selection, values, progress or False)
-        return job.found(*(f"'{each.name}' in {each.store}" for each in (one, other)))
-
-
-@dataclass
-class _Comparison:
-    """A comparison under way."""
-
-    kinds: Mapping[str, bool]
-    """Whether differences of a kind are wanted, by kind; those of meaning always are."""
-    first: int
-    threads: int | None
-    only: tuple[list[str], list[str]] = field(default_factory=lambda: ([], []))
-    fields: list[FieldDifference] = field(default_factory=list)
-    values: list[ValueDifference] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    nodes: int = 0
-    compared: int = 0
-
-    def found(self, a: str, b: str) -> Diff:
-        """What was found."""
-        return Diff(
-            a, b, tuple(self.only[0]), tuple(self.only[1]), tuple(self.fields), tuple(self.values),
-            tuple(self.problems), self.nodes, self.compared,
-        )  # fmt: skip
-
-    def run(
-        self, a: Array | Group, b: Array | Group, selection: BasicSelection, values: bool, progress: Asked
-    ) -> None:
-        """Compare documents of all nodes first, then elements."""
-        if selection is not ... and (isinstance(a, Group) or isinstance(b, Group)):
+        if selection is not ... and (isinstance(one, Group) or isinstance(other, Group)):
             raise SelectionError("a selection of a group; accepted: the path of an array with a selection")
-        arrays = []
-        for path, one, other in self._pairs(a, b):
-            self.nodes += 1
-            found = compare_documents(path, one, other)
-            self.fields += [each for each in found if self.kinds.get(each.kind, True)]
-            if isinstance(one, Array) and isinstance(other, Array) and one.ndim == other.ndim:
-                arrays.append((path, one, other, _chosen(one, other, selection)))
+        found, arrays = _nodes(one, other, {"encoding": encoding, "attribute": attributes})
+        chosen = [_chosen(*pair, selection) for pair in arrays.values()]
         if not values:
-            return
-        total = sum(math.prod(part.count for part in chosen) for *_, chosen in arrays)
-        with Progress(progress, total, "comparing", "values") as shown:
-            for path, one, other, chosen in arrays:
-                difference, compared, problems = compare_values(
-                    path, one, other, chosen, first=self.first, threads=self.threads, advance=shown.advance
-                )
-                self.compared += compared
-                self.values += [] if difference is None else [difference]
-                self.problems += [Problem(path, problem) for problem in problems]
+            return found
+        total = sum(math.prod(part.count for part in each) for each in chosen)
+        with Progress(progress or False, total, "comparing", "values") as shown:
+            compare = partial(compare_values, first=first, threads=threads, advance=shown.advance)
+            compared = [
+                compare(path, *pair, each) for (path, pair), each in zip(arrays.items(), chosen, strict=True)
+            ]
+        unread = (Problem(each.path, problem) for each in compared for problem in each.problems)
+        return replace(
+            found,
+            values=tuple(each for each in compared if each.count),
+            problems=(*found.problems, *unread),
+            compared=sum(each.compared for each in compared),
+        )
 
-    def _pairs(
-        self, a: Array | Group, b: Array | Group
-    ) -> Iterator[tuple[str, Array | Group, Array | Group]]:
-        """The nodes that both sides have; notes the others and those that cannot be read."""
-        below = nodes_of(a), nodes_of(b)
-        for path in dict.fromkeys((*below[0], *below[1])):
-            pair = one, other = below[0].get(path), below[1].get(path)
-            for side, node in zip("ab", pair, strict=True):
-                if isinstance(node, MetadataError):
-                    self.problems.append(Problem(path, f"in {side}: {node}"))
-            if one is None or other is None:
-                self._note_only(0 if other is None else 1, path)
-            elif not (isinstance(one, MetadataError) or isinstance(other, MetadataError)):
-                yield path, one, other
 
-    def _note_only(self, side: int, path: str) -> None:
-        """Note a node of one side, unless the group above it is noted already."""
-        noted = self.only[side]
-        if not (noted and path.startswith(f"{noted[-1]}/")):
-            noted.append(path)
+def _nodes(
+    a: Array | Group, b: Array | Group, kinds: Mapping[str, bool]
+) -> tuple[Diff, dict[str, tuple[Array, Array]]]:
+    """What the nodes and their documents do not have in common, and the arrays whose elements to compare.
+
+    ``kinds`` has whether differences of a kind are wanted; those of meaning always are.
+    """
+    below = nodes_of(a), nodes_of(b)
+    only: tuple[list[str], list[str]] = [], []
+    fields, problems, nodes = list[FieldDifference](), list[Problem](), 0
+    arrays = dict[str, tuple[Array, Array]]()
+    for path in dict.fromkeys((*below[0], *below[1])):
+        one, other = (each.get(path) for each in below)
+        for side, node in (("a", one), ("b", other)):
+            if isinstance(node, MetadataError):
+                problems.append(Problem(path, f"in {side}: {node}"))
+        if one is None or other is None:
+            noted = only[0 if other is None else 1]
+            if not (noted and path.startswith(f"{noted[-1]}/")):  # The group above it is not noted.
+                noted.append(path)
+        elif not (isinstance(one, MetadataError) or isinstance(other, MetadataError)):
+            nodes += 1
+            fields += [each for each in compare_documents(path, one, other) if kinds.get(each.kind, True)]
+            if isinstance(one, Array) and isinstance(other, Array) and one.ndim == other.ndim:
+                arrays[path] = one, other
+    one_name, other_name = (f"'{each.name}' in {each.store}" for each in (a, b))
+    told = tuple(only[0]), tuple(only[1]), tuple(fields)
+    return Diff(one_name, other_name, *told, problems=tuple(problems), nodes=nodes), arrays
 
 
 def _chosen(a: Array, b: Array, selection: BasicSelection) -> tuple[DimSelection, ...]:

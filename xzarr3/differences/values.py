@@ -7,7 +7,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,17 +29,6 @@ _BATCH = 256  # Tiles that are handed to the threads together.
 _MOST_PROBLEMS = 20  # Chunks of an array that are named because they cannot be read.
 
 
-@dataclass(frozen=True)
-class Found:
-    """What the comparison of one tile, or of several, found."""
-
-    compared: int = 0
-    count: int = 0
-    first: tuple[Element, ...] = ()
-    largest: float | None = None
-    problems: tuple[str, ...] = ()
-
-
 def compare_values(
     path: str,
     a: Array,
@@ -49,32 +38,22 @@ def compare_values(
     first: int,
     threads: int | None,
     advance: Callable[[int], object],
-) -> tuple[ValueDifference | None, int, list[str]]:
-    """Compare the chosen elements, which both arrays have.
-
-    Returns
-    -------
-    ValueDifference or None
-        None if no element differs.
-    int
-        Number of compared elements.
-    list of str
-        What cannot be read.
-    """
+) -> ValueDifference:
+    """Compare the chosen elements, which both arrays have."""
     number = math.prod(each.count for each in chosen)
     why = incomparable(a.dtype, b.dtype)
     if a.is_optional != b.is_optional:
         why = "cannot be compared, as only the elements of one may have no value"
     if why:
         advance(number)
-        return ValueDifference(path, number, 0, why=why), 0, []
+        return ValueDifference(path, number, why=why)
     memory = memory_for_values()
     tiles = tiles_of(a, b, min(_LARGEST, max(_AT_ONCE, memory // 4)))
     # A tile of each, and beside it a chunk as it is stored and as it is decoded.
     held = 2 * tiles.elements * _itemsize(a, b) + 2 * max(each.metadata.chain.chunk_nbytes for each in (a, b))
     most = asked_threads(threads) or max(available_threads(), a.store.concurrency, b.store.concurrency)
     most = max(1, min(most, memory // max(held, 1)))
-    total, read = Found(), 0
+    total, read = ValueDifference(path), 0
     parts = _tiles(chosen, tiles, _with_stored_units(a, b, tiles))
     while batch := list(itertools.islice(parts, _BATCH)):
         for found in parallel_map(lambda tile: _compare_tile(a, b, tile, first), batch, most):
@@ -84,24 +63,22 @@ def compare_values(
         advance(size)
     advance(number - read)
     total = replace(total, compared=total.compared + number - read)
-    difference = None
-    if total.count:
-        difference = ValueDifference(path, total.count, total.compared, total.first, total.largest)
-    problems = [*total.problems]
-    if len(problems) == _MOST_PROBLEMS:
-        problems.append(f"there may be more: {number - total.compared:,} values are not compared")
-    return difference, total.compared, problems
+    if len(total.problems) < _MOST_PROBLEMS:
+        return total
+    more = f"there may be more: {number - total.compared:,} values are not compared"
+    return replace(total, problems=(*total.problems, more))
 
 
-def _added(one: Found, other: Found, first: int) -> Found:
+def _added(one: ValueDifference, other: ValueDifference, first: int) -> ValueDifference:
     differences = heapq.nsmallest(first, (*one.first, *other.first), key=lambda each: each[0])
     largest = [each.largest for each in (one, other) if each.largest is not None]
-    return Found(
-        one.compared + other.compared,
-        one.count + other.count,
-        tuple(differences),
-        max(largest, default=None),
-        tuple(dict.fromkeys((*one.problems, *other.problems)))[:_MOST_PROBLEMS],
+    return replace(
+        one,
+        count=one.count + other.count,
+        compared=one.compared + other.compared,
+        first=tuple(differences),
+        largest=max(largest, default=None),
+        problems=tuple(dict.fromkeys((*one.problems, *other.problems)))[:_MOST_PROBLEMS],
     )
 
 
@@ -166,7 +143,7 @@ def _within(chosen: DimSelection, part: slice) -> DimSelection:
 
 def _compare_tile(
     a: Array, b: Array, tile: tuple[DimSelection, ...], first: int, *, is_whole: bool = True
-) -> Found:
+) -> ValueDifference:
     """Compare a tile; if some of its chunks cannot be read, chunk by chunk."""
     region = tuple(slice(part.start, part.start + part.count * part.step, part.step) for part in tile)
     read, problems = [], []
@@ -176,14 +153,14 @@ def _compare_tile(
         except ChunkError as error:
             problems.append(f"in {side}: {error}")
     if problems and not is_whole:
-        return Found(problems=tuple(problems))
+        return ValueDifference(problems=tuple(problems))
     if problems:
         lengths = tuple(map(min, *(each.metadata.chunk_grid.largest for each in (a, b))))
         parts = _tiles(tile, Tiles(RegularGrid(lengths), tuple(map(min, a.shape, b.shape)), (1,) * a.ndim))
         of_chunks = (_compare_tile(a, b, part, first, is_whole=False) for part in parts)
-        return functools.reduce(lambda one, other: _added(one, other, first), of_chunks, Found())
+        return functools.reduce(lambda one, other: _added(one, other, first), of_chunks, ValueDifference())
     one, other = map(np.ravel, read)
-    total = Found()
+    total = ValueDifference()
     for start in range(0, one.size, _AT_ONCE):
         piece = slice(start, start + _AT_ONCE)
         found = _compare_piece(one[piece], other[piece], first)
@@ -206,13 +183,13 @@ def _index(tile: tuple[DimSelection, ...], number: int) -> tuple[int, ...]:
     return tuple(part.start + int(at) * part.step for part, at in zip(tile, local, strict=True))
 
 
-def _compare_piece(one: AnyArray, other: AnyArray, first: int) -> Found:
+def _compare_piece(one: AnyArray, other: AnyArray, first: int) -> ValueDifference:
     """Compare elements that stand in a row; the first differences have their numbers as index."""
     where = np.flatnonzero(~equal(one, other))
     if not where.size:
-        return Found(compared=one.size)
+        return ValueDifference(compared=one.size)
     examples = tuple(Element((int(at),), shown(one[at]), shown(other[at])) for at in where[:first])
-    return Found(one.size, where.size, examples, _largest(one[where], other[where]))
+    return ValueDifference("", where.size, one.size, examples, _largest(one[where], other[where]))
 
 
 def shown(value: Any) -> Any:
