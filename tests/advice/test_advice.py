@@ -18,7 +18,7 @@ from _slow import covering, slow
 import xzarr3
 from xzarr3.advice import TARGETS, Advice, Target
 from xzarr3.advice.advice import _chosen, _present
-from xzarr3.advice.imagined import imagined
+from xzarr3.advice.imagined import ImaginedStore
 from xzarr3.advice.patterns import PATTERNS, accesses, roles
 from xzarr3.advice.report import duration
 from xzarr3.advice.subject import Compression, subject_of
@@ -177,7 +177,7 @@ def test_an_imagined_array_is_explained_as_a_real_one(tmp_path: Path, compressor
     keys = [key for key in store.list() if key.startswith("c/")]
     stored = sum(store.getsize(key) or 0 for key in keys)
     target = Target("directory", 0, 1, 1e9, store.traits.request_bytes, store.traits.over_read)
-    made = imagined(real.metadata, target, values.nbytes / stored)
+    made = ImaginedStore(real.metadata, target, values.nbytes / stored).array
     off = 0 if compressors is None else 0.05
     for selection in (..., (3,), (slice(None), 7, 9), (slice(2, 9), slice(0, 30), slice(20, 50))):
         found, expected = (each.explain(selection, threads=1) for each in (made, real))

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from xzarr3.advice.imagined import TARGETS, Target, imagined, stored_size
+from xzarr3.advice.imagined import TARGETS, ImaginedStore, Target, stored_size
 from xzarr3.advice.layouts import layouts
 from xzarr3.advice.patterns import Access, accesses
 from xzarr3.advice.report import Advice, Candidate, Prediction
@@ -143,7 +143,7 @@ def _judged(
     name: str, metadata: ArrayMetadata, compression: Compression, wanted: Sequence[Access], target: Target
 ) -> Candidate:
     """A layout with what each access costs; without a score."""
-    array = imagined(metadata, target, compression.ratio)
+    array = ImaginedStore(metadata, target, compression.ratio).array
     files, size = array.nshards, stored_size(metadata.chain, compression.ratio)
     predictions = tuple(_predicted(array, each, size, target) for each in wanted)
     return Candidate(name, array.chunks, array.shards, compression, files, files * size, predictions)

@@ -69,8 +69,8 @@ TARGETS = {
 """Usual costs: an object store within its region, and a disk of a workstation."""
 
 
-class _ImaginedStore(Store):
-    """Has a value of an assumed size for every chunk of its array."""
+class ImaginedStore(Store):
+    """The store of an array of this layout, all of whose chunks exist, at a place with these costs."""
 
     def __init__(self, metadata: ArrayMetadata, target: Target, ratio: float) -> None:
         super().__init__()
@@ -114,8 +114,3 @@ def stored_size(chain: CodecChain, ratio: float) -> int:
     if chain.shard is not None:
         return chain.shard.index_size + chain.shard.number * stored_size(chain.shard.inner, ratio)
     return chain.spec.nbytes if chain.is_plain else max(1, math.ceil(chain.spec.nbytes / ratio))
-
-
-def imagined(metadata: ArrayMetadata, target: Target, ratio: float) -> Array:
-    """An array of this layout, all of whose chunks exist, at a place with these costs."""
-    return _ImaginedStore(metadata, target, ratio).array

@@ -29,11 +29,8 @@ from xzarr3.stores import MemoryStore, Store
 if TYPE_CHECKING:
     from xarray import Variable
 
-_NAMING = (
-    *("coordinates", "bounds", "climatology", "grid_mapping", "ancillary_variables", "cell_measures"),
-    *("formula_terms", "geometry", "nodes", "node_coordinates"),
-)
-"""CF attributes that name variables, which describe the one that has the attribute."""
+_NAMING = ("coordinates", "ancillary_variables", "nodes")
+"""CF attributes that name variables which describe the one that has the attribute, beside those of xarray."""
 _SAMPLE, _FEW = 2**23, 2**12  # Bytes of a sample, and of one that only tells how values are encoded.
 _DEFAULT_RATIO = 2.0
 
@@ -185,10 +182,13 @@ def of_data(variables: Mapping[str, Any]) -> dict[str, Any]:
 
     Those are coordinates of their only dimension, and what a CF attribute of another names, such as bounds.
     """
+    from xarray.conventions import CF_RELATED_DATA
+
     described = set()
     for each in variables.values():
         attributes = {**getattr(each, "encoding", {}), **each.attrs}
-        described |= {word for name in _NAMING for word in str(attributes.get(name, "")).split()}
+        named = (str(attributes.get(name, "")) for name in (*_NAMING, *CF_RELATED_DATA))
+        described |= {word for names in named for word in names.split()}
     return {
         path: each
         for path, each in variables.items()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -66,49 +65,20 @@ def _tell(label: str, text: str, color: str) -> None:
     click.echo(line, err=True, color=is_colored())
 
 
-def run_reporting(
-    command: Callable[[], object],
-    *,
-    expected: tuple[type[BaseException], ...] = (Xzarr3Error,),
-    debug: Callable[[], bool] = bool,
-    failure: int = FAILURE,
-) -> int:
+def run_reporting(command: Callable[[], object]) -> int:
     """Run a command and return the exit status; an error is printed as one line on standard error.
 
-    Parameters
-    ----------
-    command : callable
-        Returns the exit status if that is not 0.
-    expected : tuple of type
-        Errors that are printed as one line, with a hint if there are more than the first one of these.
-    debug : callable
-        Tells after an error whether its traceback is printed.
-    failure : int
-        The exit status after an error.
+    ``command`` returns the exit status if that is not 0. click ends the process if nobody reads its output.
     """
-    caught: tuple[type[BaseException], ...] = (*expected, click.ClickException)
     try:
         with warnings_as_lines():
             status = command()
-        if sys.stdout is not None:  # A shell has closed it.
-            sys.stdout.flush()
-    except click.exceptions.Exit as ended:
-        return ended.exit_code
     except click.UsageError as error:
         report(error, _usage_hint(error))
         return USAGE
-    except BrokenPipeError:
-        # The reader of the output has gone. Without this, the interpreter would print an error at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (Xzarr3Error, click.ClickException) as error:
+        report(error)
         return FAILURE
-    except caught as error:
-        if debug():
-            traceback.print_exception(error)
-        report(error, hint_for(error) if len(expected) > 1 else "")
-        return failure
-    except KeyboardInterrupt:
-        _tell("xzarr3:", "interrupted", "red")
-        return INTERRUPTED
     return status if isinstance(status, int) else 0
 
 
@@ -151,18 +121,24 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> None:
         """Run the command and print its output; its exit status is that of the process."""
-        as_json, run = ctx.params.pop("as_json"), super().invoke
-
-        def printed() -> int:
-            found: Output = run(ctx)
+        as_json = ctx.params.pop("as_json")
+        try:
+            found: Output = super().invoke(ctx)
             if as_json:
                 echo_json(found.document(), indent=found.indent)
             elif text := found.text():
                 click.echo(text)
-            return found.status
-
-        debug = lambda: bool(ctx.meta.get(_DEBUG))  # noqa: E731
-        ctx.exit(run_reporting(printed, expected=EXPECTED, debug=debug, failure=self.failure))
+        except BrokenPipeError:  # click ends the process.
+            raise
+        except EXPECTED as error:
+            if ctx.meta.get(_DEBUG):
+                traceback.print_exception(error)
+            report(error, hint_for(error))
+            ctx.exit(self.failure)
+        except KeyboardInterrupt:
+            _tell("xzarr3:", "interrupted", "red")
+            ctx.exit(INTERRUPTED)
+        ctx.exit(found.status)
 
 
 def command(
