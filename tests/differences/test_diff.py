@@ -346,7 +346,7 @@ def test_differences_are_exact() -> None:
     for one, other, largest in ((2**63 - 1, 2**63 - 2, 1), (-(2**63), 2**63 - 1, 2.0**64)):
         assert xzarr3.diff(_data([one], "i8"), _data([other], "i8")).values[0].largest == largest
     fields = (_data([(value,)], [("a", "f8")]) for value in (0.1234567891, 0.1234567892))
-    assert xzarr3.diff(*fields).values[0].first == (((0,), "(0.1234567891,)", "(0.1234567892,)"),)
+    assert xzarr3.diff(*fields).values[0].first == (((0,), "{'a': 0.1234567891}", "{'a': 0.1234567892}"),)
 
 
 def test_memory_is_bounded_by_the_option(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 import click
 import numpy as np
 
+from xzarr3.display.report import element
+
 
 def is_terminal() -> bool:
     """Whether errors and progress are shown on a terminal; a closed stream is None."""
@@ -49,16 +51,20 @@ def echo_json(document: object, *, indent: int | None = 2) -> None:
 
 
 def _finite(value: Any) -> Any:
-    """``value`` with texts in place of floats that JSON does not have."""
+    """``value`` with lists and texts in place of what JSON does not have."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, complex):
+        return [_finite(value.real), _finite(value.imag)]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
     if isinstance(value, Mapping):
         return {str(name): _finite(each) for name, each in value.items()}
     return [_finite(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def values_to_json(values: Any) -> Any:
-    """Elements of an array as JSON: nested lists, with texts for times, base64 for bytes, pairs for complex.
+    """Elements of an array as nested lists, for :func:`echo_json`.
 
     Examples
     --------
@@ -68,21 +74,4 @@ def values_to_json(values: Any) -> Any:
     found = np.asarray(values)
     if found.dtype.kind in "biuf":
         return found.tolist()
-    return np.fromiter(map(_element, found.ravel()), object, found.size).reshape(found.shape).tolist()
-
-
-def _element(value: Any) -> Any:
-    if isinstance(value, np.ndarray):  # A field that is an array.
-        return values_to_json(value)
-    if isinstance(value, np.void) and value.dtype.names is not None:
-        return {name: _element(value[name]) for name in value.dtype.names}
-    if isinstance(value, np.complexfloating):
-        return [float(value.real), float(value.imag)]
-    if isinstance(value, bytes | np.void):
-        return base64.b64encode(bytes(value)).decode("ascii")
-    if isinstance(value, np.datetime64 | np.timedelta64):
-        return str(value)
-    plain = value.item() if isinstance(value, np.generic) else value
-    if isinstance(plain, str | int | float | bool | None):
-        return plain
-    return float(plain) if hasattr(plain, "__float__") else str(plain)  # bfloat16 and others
+    return np.fromiter(map(element, found.ravel()), object, found.size).reshape(found.shape).tolist()

@@ -16,6 +16,7 @@ from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
 from xzarr3.copying.tiles import Coords, Tiles, tiles_for
 from xzarr3.differences.report import Element, ValueDifference
+from xzarr3.display.report import element
 from xzarr3.errors import ChunkError
 from xzarr3.grid import RegularGrid
 from xzarr3.io.selection import DimSelection
@@ -194,23 +195,10 @@ def _compare_piece(one: AnyArray, other: AnyArray, first: int) -> ValueDifferenc
 
 def shown(value: Any) -> Any:
     """An element as JSON has it, or as text."""
-    plain = _plain(value)
+    plain = element(value)
     if isinstance(plain, float):
         return plain if math.isfinite(plain) else str(plain)
     return plain if isinstance(plain, bool | int | str | None) else str(plain)
-
-
-def _plain(value: Any) -> Any:
-    """An element without numpy's types, which print few digits of fields and write their own names."""
-    if isinstance(value, np.ndarray):
-        return [*map(_plain, value)] if value.ndim else _plain(value[()])
-    if isinstance(value, np.void) and value.dtype.names == ("value", "valid"):  # It is optional.
-        return _plain(value["value"]) if value["valid"] else None
-    if isinstance(value, np.void) and value.dtype.names is not None:
-        return tuple(_plain(value[name]) for name in value.dtype.names)
-    if isinstance(value, np.generic):
-        return value.item() if value.dtype.kind in "biufUS" else str(value)
-    return value
 
 
 def _largest(one: AnyArray, other: AnyArray) -> float | None:

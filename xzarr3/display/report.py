@@ -150,6 +150,28 @@ def plain(value: Any) -> Any:
     return value if isinstance(value, (str, int, float, type(None))) else str(value)
 
 
+def element(value: Any) -> Any:
+    """An element of an array without numpy's types: of records the fields by name, times as text.
+
+    Examples
+    --------
+    >>> element(np.array((1, [2.5, 3]), [("a", "i2"), ("b", "f4", 2)])[()])
+    {'a': 1, 'b': [2.5, 3.0]}
+    """
+    if isinstance(value, np.ndarray):
+        return [*map(element, value)] if value.ndim else element(value[()])
+    if isinstance(value, np.void) and value.dtype.names == ("value", "valid"):  # It is optional.
+        return element(value["value"]) if value["valid"] else None
+    if isinstance(value, np.void) and value.dtype.names is not None:
+        return {name: element(value[name]) for name in value.dtype.names}
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return str(value)
+    plain = value.item() if isinstance(value, np.generic) else value
+    if isinstance(plain, str | bytes | int | float | complex | None):
+        return plain
+    return float(plain) if hasattr(plain, "__float__") else str(plain)  # bfloat16 and others
+
+
 def _html(table: Table) -> Iterable[str]:
     head, *rows = table.cells
     if rows:
