@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from xzarr3.arrays import Array
-from xzarr3.checks.keys import Listing, Units, chosen, size_problem
+from xzarr3.checks.keys import Listing, Units, size_problem
 from xzarr3.checks.report import Findings
 from xzarr3.checks.shard_indexes import Problem, check_shard, not_decoded, spread
 from xzarr3.errors import ChunkError, StoreError
@@ -99,7 +99,7 @@ def _chosen(listing: Listing, units: Units, number: int | None, findings: Findin
         findings.add("chunks-large", units.handle.path, "", f"chunks of more than {_LARGEST // 2**30} GiB")
         number = 0
     most = _MOST_ASKED if number is None else number
-    found: Any = chosen(units, number) if _is_listed(listing, units) else spread(units.total, most)
+    found: Any = units.chosen(number) if _is_listed(listing, units) else spread(units.total, most)
     return found  # type: ignore[no-any-return]
 
 

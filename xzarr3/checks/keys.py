@@ -90,6 +90,11 @@ class Units:
         self.sizes = array("q", np.frombuffer(self.sizes, np.int64)[first].tobytes())
         self.places = array("q", places.tobytes())
 
+    def chosen(self, number: int | None) -> npt.NDArray[np.intp]:
+        """Which stored units to read, as indices of ``places``: all, or so many, spread evenly."""
+        found = np.flatnonzero(~np.isin(np.frombuffer(self.places, np.int64), [*self.bad]))
+        return found.take(spread(len(found), number))
+
     def missing(self) -> Iterator[int]:
         """The positions without a stored unit, in order."""
         expected = 0
@@ -314,18 +319,3 @@ def size_problem(handle: Array, coords: tuple[int, ...], size: int) -> tuple[str
     if size > chain.largest_stored:
         return "chunk-size", f"has {size} bytes; a chunk of this array has at most {chain.largest_stored}"
     return None
-
-
-def chosen(units: Units, number: int | None) -> npt.NDArray[np.intp]:
-    """Which of the stored units to read: all, or so many, spread evenly from the first to the last.
-
-    Returns
-    -------
-    ndarray of int
-        Indices of ``units.places`` and ``units.sizes``.
-    """
-    if not units.places:
-        return np.zeros(0, np.intp)
-    places = np.frombuffer(units.places, np.int64)
-    found = np.flatnonzero(~np.isin(places, np.fromiter(units.bad, np.int64)))
-    return found.take(spread(len(found), number))

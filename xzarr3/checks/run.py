@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any, get_args
 
+from xzarr3.api import open as open_node
 from xzarr3.checks.chunks import Decode, check_chunks
 from xzarr3.checks.coordinates import check_coordinates
 from xzarr3.checks.documents import Scope, check_copies, find_nodes
@@ -13,16 +14,11 @@ from xzarr3.checks.keys import Listing
 from xzarr3.checks.readers import readable_by
 from xzarr3.checks.report import ArrayReport, CheckReport, Findings
 from xzarr3.checks.writes import check_writes
-from xzarr3.errors import ArgumentError, NodeNotFoundError, listed, one_of, short_traceback
-from xzarr3.formats.v2 import V2
-from xzarr3.formats.v3 import V3
-from xzarr3.nodes.find import exists
+from xzarr3.errors import ArgumentError, one_of, short_traceback
 from xzarr3.nodes.node import normal_path
 from xzarr3.progress import Asked, check_asked
 from xzarr3.stores import Store
 from xzarr3.stores.open import StoreLike, open_store
-
-_NAMED = 5  # Nodes that a message names.
 
 
 @short_traceback
@@ -106,7 +102,7 @@ def _look(
         if store.listable:
             check_writes(store, path, (), findings)
         if not findings.all():
-            raise _nothing_at(store, path)
+            open_node(store, path)  # Raises, and tells what is there.
         return CheckReport(str(store), path, findings.all(), {}, decode)
     check_copies(scope, findings)
     listing = Listing(scope, findings)
@@ -122,18 +118,6 @@ def _look(
         check_coordinates(listing, findings)
     arrays = {each: _summary(scope, listing, each, read[each]) for each in scope.arrays}
     return CheckReport(str(store), path, findings.all(), arrays, decode)
-
-
-def _nothing_at(store: Store, path: str) -> NodeNotFoundError:
-    """The error for a path without a node; names nodes directly below."""
-    below: list[str] = []
-    if store.listable:
-        for prefix in sorted(store.list_dir(f"{path}/" if path else "")[1])[: 4 * _NAMED]:
-            name = prefix[:-1]
-            if any(exists(store, format, name) for format in (V3, V2)):
-                below.append(name)
-    advice = f"check the paths {listed(below[:_NAMED])} below it" if below else "correct the path or URL"
-    return NodeNotFoundError(f"no array or group '/{path}' in {store}; {advice}")
 
 
 def _summary(scope: Scope, listing: Listing, path: str, read: int) -> ArrayReport:
