@@ -167,7 +167,7 @@ class ArrayCopy:
         target.write_empty_chunks = target.write_empty_chunks or absent is not None
         tiling = Tiling.of(source, target, means)
         tiles = tiling.tiles
-        wanted = _touched(source, tiles) if absent is None else _all(tiles.counts)
+        wanted = touched(source, tiles) if absent is None else _all(tiles.counts)
         for coords in self._left(wanted, tiles):
             yield partial(self._recode, coords, tiling, means)
 
@@ -247,19 +247,20 @@ def _stored(array: Array) -> Iterator[Coords]:
     return _all(array.shard_grid_shape) if few else array.stored_units()
 
 
-def _touched(source: ReadableArray, tiles: Tiles) -> Iterator[Coords]:
+def touched(source: ReadableArray, tiles: Tiles) -> Iterator[Coords]:
     """The coordinates of tiles that overlap stored units of the source."""
     if not isinstance(source, Array):  # It is joined, and its arrays are not asked one by one.
         yield from _all(tiles.counts)
         return
     grid = source.metadata.chunk_grid
-    if grid == tiles.grid and set(tiles.per_tile) <= {1}:
+    if grid == tiles.grid and source.shape == tiles.shape and set(tiles.per_tile) <= {1}:
         yield from _stored(source)
         return
     done: set[Coords] = set()
     listable = source.engine.store.listable  # only units that exist are visited
     for coords in source.stored_units() if listable else _stored(source):
-        for found in tiles.over(grid.region(coords, source.shape)):
+        region = zip(grid.region(coords, source.shape), tiles.shape, strict=True)
+        for found in tiles.over([slice(part.start, min(part.stop, size)) for part, size in region]):
             if found not in done:
                 done.add(found)
                 yield found

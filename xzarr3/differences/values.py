@@ -15,6 +15,7 @@ import numpy as np
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
 from xzarr3.copying.tiles import Coords, Tiles, tiles_for
+from xzarr3.copying.values import touched
 from xzarr3.differences.report import Element, ValueDifference
 from xzarr3.display.report import element
 from xzarr3.errors import ChunkError
@@ -114,12 +115,7 @@ def _with_stored_units(a: Array, b: Array, tiles: Tiles) -> set[Coords] | None:
         return None
     if one.data_type.bits(one.fill_value) != other.data_type.bits(other.fill_value):
         return None
-    found = set[Coords]()
-    for each in (a, b):
-        for at in each.stored_units():
-            region = zip(each.unit_grid.region(at, each.shape), tiles.shape, strict=True)
-            found.update(tiles.over([slice(part.start, min(part.stop, size)) for part, size in region]))
-    return found
+    return {coords for each in (a, b) for coords in touched(each, tiles)}
 
 
 def _tiles(
