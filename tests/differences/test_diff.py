@@ -197,7 +197,7 @@ SAME: list[tuple[Any, Any, list[bool]]] = [
     (np.array(["a", "b"], np.dtypes.StringDType()), np.array(["a", "bb"]), [True, False]),
     (np.array([b"a", b"b"]), np.array([b"a", b"bb"]), [True, False]),
     (np.array(["2020-01-01", "NaT"], "M8[D]"), np.array(["2020-01-01", "NaT"], ">M8[D]"), [True, True]),
-    (np.array([(1, np.nan), (2, 1)], "i2, f4"), np.array([(1, np.nan), (2, 2)], "i8, f8"), [True, False]),
+    (np.array([(1, np.nan), (2, 1)], "i2, f4"), np.array([(1, np.nan), (2, 2)], ">i2, >f4"), [True, False]),
     (np.array([([1, 2],)], [("a", "i2", 2)]), np.array([([1, 3],)], [("a", "i2", 2)]), [False]),
 ]  # fmt: skip
 
@@ -211,6 +211,7 @@ def test_equality(one: Any, other: Any, expected: list[bool]) -> None:
 
 OTHER_KINDS: list[tuple[Any, Any]] = [
     *[("i2", "U2"), ("S2", "U2"), ([("a", "i2")], "i2"), ("i2", "f4"), ("b1", "i1")],
+    *[([("a", "i2")], [("a", "i4")]), ([("a", "i2")], [("b", "i2")])],
     *[("M8[s]", "m8[s]"), ("M8[s]", "M8[ns]"), ("m8[Y]", "m8[D]")],
 ]
 
