@@ -203,6 +203,10 @@ def _is_array(node: _Node) -> TypeGuard[Array]:
     return not isinstance(node, MetadataError) and isinstance(node.metadata, ArrayMetadata)
 
 
+def _is_group(node: _Node) -> bool:
+    return not (isinstance(node, MetadataError) or _is_array(node))
+
+
 def limited(paths: Iterable[str], limit: Limit) -> Iterator[str]:
     """The paths to show, groups before what is below them; each level before the next one."""
     below: dict[str, list[str]] = {}
@@ -229,8 +233,7 @@ def tree_lines(nodes: Mapping[str, _Node]) -> Iterator[tuple[str, str, str]]:
         above = ["/".join(parts[: at + 1]) for at in range(len(parts))]
         ends = [last[each.rpartition("/")[0]] == each for each in above]
         guides = "".join("    " if end else "│   " for end in ends[:-1])
-        is_group = not (isinstance(node, MetadataError) or _is_array(node))
-        name = printable(parts[-1]) + ("/" if is_group else "")
+        name = printable(parts[-1]) + ("/" if _is_group(node) else "")
         yield guides + ("└── " if ends[-1] else "├── "), name, printable(node_detail(node))
 
 
@@ -246,25 +249,19 @@ def node_detail(node: _Node) -> str:
 
 
 def _group_html(group: Group, nodes: Mapping[str, _Node], left_out: Mapping[str, int]) -> str:
-    below: dict[str, list[str]] = {}
-    for path in nodes:
-        below.setdefault(path.rpartition("/")[0], []).append(path)
+    groups = {path for path, node in nodes.items() if _is_group(node)}
+    numbers = Counter(path.rpartition("/")[0] for path in nodes)
 
-    def branch(path: str) -> html.Branch:
-        node, found = nodes[path], branches(path)
-        name, detail = path.rpartition("/")[2], node_detail(node)
-        if _is_array(node):
+    def label(path: str, node: _Node) -> str:
+        name, detail = html.code(path.rpartition("/")[2]), node_detail(node)
+        if path in groups:
+            detail = f"({numbers[path] + left_out.get(path, 0):,})"
+        elif _is_array(node):
             detail += _size(node)
-        is_group = not (isinstance(node, MetadataError) or _is_array(node))
-        if is_group:
-            detail = f"({len(found) + left_out.get(path, 0):,})"
-        label = f"{html.code(name)} {html.dim(detail)}" if detail else html.code(name)
-        return html.Branch(label, found, left_out.get(path, 0)) if is_group else html.Branch(label)
+        return f"{name} {html.dim(detail)}" if detail else name
 
-    def branches(path: str) -> tuple[html.Branch, ...]:
-        return tuple(branch(each) for each in below.get(path, ()))
-
-    return _group_box(group, html.tree(branches(""), left_out.get("", 0)))
+    labels = {path: label(path, node) for path, node in nodes.items()}
+    return _group_box(group, html.tree(labels, groups, left_out))
 
 
 def _group_box(group: Group, nodes: str) -> str:

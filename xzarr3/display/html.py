@@ -8,8 +8,7 @@ page.
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
 from xzarr3.display.text import cut
@@ -105,44 +104,39 @@ def folded(summary: str, *parts: str, is_open: bool = False) -> str:
     return f'<details{shown}><summary>{summary}</summary><div class="xz-in">{"".join(parts)}</div></details>'
 
 
-@dataclass(frozen=True)
-class Branch:
-    """A group with what is below it, or an array."""
-
-    label: str
-    """HTML of its line."""
-    below: tuple[Branch, ...] | None = None
-    """None for a node that has nothing below it."""
-    left_out: int = 0
-    """How many nodes directly below are not among them."""
-
-
 _MOST_OPEN = 40  # Nodes of a hierarchy whose groups are shown unfolded.
 
 
-def tree(branches: Sequence[Branch], left_out: int = 0) -> str:
-    """The nodes of a hierarchy as a list that folds."""
-    depth = 2 if _count(branches) <= _MOST_OPEN else 0
-    return tall(f'<div class="xz-tree">{_list(branches, left_out, depth)}</div>')
+def tree(labels: Mapping[str, str], groups: Collection[str], left_out: Mapping[str, int]) -> str:
+    """The nodes of a hierarchy as a list that folds.
 
+    Parameters
+    ----------
+    labels : mapping of str to str
+        HTML of the line of each node, by path, depth first.
+    groups : collection of str
+        Which of them are groups.
+    left_out : mapping of str to int
+        How many nodes directly below a group are not among them.
+    """
+    below: dict[str, list[str]] = {}
+    for path in labels:
+        below.setdefault(path.rpartition("/")[0], []).append(path)
 
-def _count(branches: Sequence[Branch]) -> int:
-    return len(branches) + sum(_count(branch.below or ()) for branch in branches)
+    def nodes(above: str, depth: int) -> str:
+        """The nodes of a group; groups below it are unfolded to a depth."""
+        parts = [node(path, depth) for path in below.get(above, ())]
+        if left_out.get(above):
+            parts.append(f'<div class="xz-leaf">{note(f"and {left_out[above]:,} more, not shown")}</div>')
+        return "".join(parts) or note("empty")
 
+    def node(path: str, depth: int) -> str:
+        if path not in groups:
+            return f'<div class="xz-leaf">{labels[path]}</div>'
+        return folded(labels[path], nodes(path, depth - 1), is_open=depth > 0 and path in below)
 
-def _list(branches: Sequence[Branch], left_out: int, depth: int) -> str:
-    """The nodes of a group; groups below it are unfolded to a depth."""
-    parts = [_node(branch, depth) for branch in branches]
-    if left_out:
-        parts.append(f'<div class="xz-leaf">{note(f"and {left_out:,} more, not shown")}</div>')
-    return "".join(parts) or note("empty")
-
-
-def _node(branch: Branch, depth: int) -> str:
-    if branch.below is None:
-        return f'<div class="xz-leaf">{branch.label}</div>'
-    is_open = depth > 0 and bool(branch.below)
-    return folded(branch.label, _list(branch.below, branch.left_out, depth - 1), is_open=is_open)
+    depth = 2 if len(labels) <= _MOST_OPEN else 0
+    return tall(f'<div class="xz-tree">{nodes("", depth)}</div>')
 
 
 def note(text: str) -> str:
