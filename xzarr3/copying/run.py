@@ -7,7 +7,7 @@ the business of :mod:`xzarr3.commit.transaction`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, cast
@@ -242,23 +242,11 @@ def _copy_values(plan: Plan, store: Store, top: str | None, progress: Asked, thr
             if chunks is None:
                 direct.append(each)
             elif each.is_left:
-                _copy_between(each, chunks, plan.store, top, means, shown.advance)
+                with temporary(each, chunks, plan.store, top) as into:
+                    do_all(into.moves(means), threads, shown.advance)
+                    out = replace(each, source=into.target, share=0.5)
+                    do_all(out.moves(means.half()), threads, shown.advance)
         moves = itertools.chain.from_iterable(each.moves(means) for each in direct)
         do_all(moves, threads, shown.advance)
     sources = [each.source for each in copies if isinstance(each.source, Array)]
     parallel_map(check_read, sources, plan.nodes[""].store.concurrency)
-
-
-def _copy_between(
-    copy: ArrayCopy,
-    chunks: tuple[int, ...],
-    store: Store,
-    top: str | None,
-    means: Means,
-    advance: Callable[[int], object],
-) -> None:
-    """Copy the values of an array by way of a temporary one."""
-    with temporary(copy, chunks, store, top) as into:
-        do_all(into.moves(means), means.threads, advance)
-        out = replace(copy, source=into.target, share=0.5)
-        do_all(out.moves(means.half()), means.threads, advance)
