@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from xzarr3.arrays import Array
 from xzarr3.checks.keys import Listing, Units, size_problem
 from xzarr3.checks.report import Findings
-from xzarr3.checks.shard_indexes import Problem, check_shard, not_decoded, spread
+from xzarr3.checks.shard_indexes import Problem, check_shard, not_decoded
+from xzarr3.copying.tiles import Coords
 from xzarr3.errors import ChunkError, StoreError
 from xzarr3.options import memory_for_values
 from xzarr3.parallel import asked_threads, available_threads, parallel_map
@@ -26,29 +26,6 @@ _AT_ONCE = 1024  # Units whose findings are collected together.
 _WHOLE, _SMALL = 2**26, 2**20
 """Bytes of a shard that is read with one request, for all of its inner chunks or for a sample of them."""
 _LARGEST = 2**31  # Bytes of a chunk that is decoded.
-_MOST_ASKED = 10**6  # Units that are asked for one by one where nothing is listed.
-
-
-@dataclass(frozen=True)
-class Unit:
-    """A stored unit to read.
-
-    Parameters
-    ----------
-    handle : Array
-    coords : tuple of int
-    size : int
-        Size in bytes; negative if it is not known.
-    """
-
-    handle: Array
-    coords: tuple[int, ...]
-    size: int
-
-    @property
-    def key(self) -> str:
-        """The key of the unit."""
-        return self.handle.engine.key(self.coords)
 
 
 def check_chunks(
@@ -58,34 +35,23 @@ def check_chunks(
     asked_threads(threads)
     memory = memory_for_values()
     number = {"all": None, "sample": _SAMPLE, "none": 0}[decode]
-    wanted = {path: _chosen(listing, units, number, findings) for path, units in listing.units.items()}
+    wanted = {path: _chosen(units, number, findings) for path, units in listing.units.items()}
     read = {path: len(indices) for path, indices in wanted.items()}
     text = f"checking {len(wanted)} arrays"
     with Progress(progress or False, sum(read.values()), text, unit="chunks") as shown:
         for path, indices in wanted.items():
-            handle = listing.units[path].handle
-            at_once = _threads(handle, threads, memory)
-            check = partial(check_unit, most=None if decode == "all" else _SAMPLE, memory=memory)
-            units = _units(listing, listing.units[path], indices)
-            while batch := list(itertools.islice(units, _AT_ONCE)):
-                for unit, problems in zip(batch, parallel_map(check, batch, at_once), strict=True):
+            units = listing.units[path]
+            at_once = _threads(units.handle, threads, memory)
+            most = None if decode == "all" else _SAMPLE
+            check = partial(check_unit, units.handle, most=most, memory=memory)
+            chosen = map(units.unit, indices)
+            while batch := list(itertools.islice(chosen, _AT_ONCE)):
+                for (coords, _), problems in zip(batch, parallel_map(check, batch, at_once), strict=True):
                     for problem in problems:
-                        findings.add(problem.code, path, unit.key, problem.meaning)
+                        key = units.handle.engine.key(coords)
+                        findings.add(problem.code, path, key, problem.meaning)
                 shown.advance(len(batch))
     return read
-
-
-def _is_listed(listing: Listing, units: Units) -> bool:
-    """Whether the units are those of a listing. Storage transformers may give them other keys than those."""
-    return listing.scope.is_listed and not units.handle.metadata.storage_transformers
-
-
-def _units(listing: Listing, units: Units, indices: Sequence[int]) -> Iterator[Unit]:
-    """The units that are read, made one by one."""
-    is_listed = _is_listed(listing, units)
-    for at in indices:
-        place, size = (units.places[at], units.sizes[at]) if is_listed else (at, -1)
-        yield Unit(units.handle, units.coords(place), size)
 
 
 def is_too_large(handle: Array) -> bool:
@@ -93,14 +59,12 @@ def is_too_large(handle: Array) -> bool:
     return handle.metadata.chain.chunk_nbytes > _LARGEST
 
 
-def _chosen(listing: Listing, units: Units, number: int | None, findings: Findings) -> Sequence[int]:
-    """Which units are read: of those that are listed their numbers, else their places in the grid."""
+def _chosen(units: Units, number: int | None, findings: Findings) -> Sequence[int]:
+    """Which units are read, as :meth:`Units.unit` takes them."""
     if number != 0 and is_too_large(units.handle):
         findings.add("chunks-large", units.handle.path, "", f"chunks of more than {_LARGEST // 2**30} GiB")
         number = 0
-    most = _MOST_ASKED if number is None else number
-    found: Any = units.chosen(number) if _is_listed(listing, units) else spread(units.total, most)
-    return found  # type: ignore[no-any-return]
+    return units.chosen(number)
 
 
 def _threads(handle: Array, threads: int | None, memory: int) -> int:
@@ -111,50 +75,50 @@ def _threads(handle: Array, threads: int | None, memory: int) -> int:
     return max(1, min(wanted, memory // max(held, 1)))
 
 
-def check_unit(unit: Unit, most: int | None, memory: int) -> list[Problem]:
+def check_unit(handle: Array, unit: tuple[Coords, int], most: int | None, memory: int) -> list[Problem]:
     """Read and decode one stored unit; returns what is wrong with it.
 
     Parameters
     ----------
-    unit : Unit
+    handle : Array
+    unit : tuple
+        Its coordinates, and its size in bytes, which is negative if it is not known.
     most : int, optional
         How many inner chunks of a shard are decoded; None for all.
     memory : int
         Bytes that there are for values.
     """
     try:
-        return list(_problems(unit, most, memory // 4))
+        return list(_problems(handle, *unit, most, memory // 4))
     except StoreError as error:
         return [Problem("chunk-unreadable", str(error))]
     except ChunkError as error:
         return [not_decoded(error, _reason(error))]
 
 
-def _problems(unit: Unit, most: int | None, at_once: int) -> Iterator[Problem]:
-    handle = unit.handle
+def _problems(handle: Array, coords: Coords, size: int, most: int | None, at_once: int) -> Iterator[Problem]:
     engine, grid = handle.engine, handle.metadata.chunk_grid
-    chain = engine.chain_of(grid.chunk_shape_at(unit.coords))
-    shard = chain.shard
-    store = engine.store
+    chain = engine.chain_of(grid.chunk_shape_at(coords))
+    store, key, shard = engine.store, engine.key(coords), chain.shard
     # Of a large shard, a sample takes the index and single inner chunks only.
-    if shard is not None and not 0 <= unit.size <= min(_WHOLE if most is None else _SMALL, at_once):
-        opened = store.open(unit.key)
+    if shard is not None and not 0 <= size <= min(_WHOLE if most is None else _SMALL, at_once):
+        opened = store.open(key)
         if opened is None:
             return
         with opened:
-            size = opened.size if opened.size is not None else store.getsize(unit.key) or 0
-            yield from check_shard(shard, opened, size, most, at_once)
+            whole = opened.size if opened.size is not None else store.getsize(key) or 0
+            yield from check_shard(shard, opened, whole, most, at_once)
         return
     try:
-        value = store.get(unit.key, limit=max(chain.largest_stored, _WHOLE))
+        value = store.get(key, limit=max(chain.largest_stored, _WHOLE))
     except OversizedError as error:
         yield Problem("chunk-size", f"has {error.size} bytes or more, which is more than a chunk can have")
         return
     if value is None:  # erased since it was listed, or absent where nothing is listed
         return
-    problem = size_problem(handle, unit.coords, len(value)) if unit.size < 0 else None
+    problem = size_problem(handle, coords, len(value)) if size < 0 else None
     if problem is not None:
-        yield Problem(*problem)
+        yield problem
     elif shard is not None:
         yield from check_shard(shard, BytesValue(value), len(value), most, at_once)
     else:

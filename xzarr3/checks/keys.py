@@ -10,17 +10,18 @@ import itertools
 import math
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from xzarr3.arrays import Array
 from xzarr3.checks.documents import Scope
 from xzarr3.checks.report import Findings
-from xzarr3.checks.shard_indexes import spread
+from xzarr3.checks.shard_indexes import Problem, spread
 from xzarr3.commit.lease import is_lease
+from xzarr3.copying.tiles import Coords
 from xzarr3.errors import shorten
 from xzarr3.formats import Format
 from xzarr3.formats.v2 import V2
@@ -30,6 +31,7 @@ from xzarr3.walk import Entry, Walk
 
 _LARGEST_GRID = 2**63
 _MOST_PREFIXES = _MOST_LEASES = 10_000
+_MOST_ASKED = 10**6  # Units that are asked for one by one where nothing is listed.
 _MOST_LOOKED_AT = 1000  # Missing units of a coordinate; most grids are regular, so that one is enough.
 _ELSEWHERE = "\0"  # No prefix; stands for those that are too many to keep.
 _UNKNOWN = -1  # Size of a value that the listing does not tell.
@@ -51,6 +53,8 @@ class Units:
     handle: Array
     counts: tuple[int, ...]
     """Number of units along each dimension."""
+    is_listed: bool
+    """Whether the keys of a listing tell which units are stored: not with storage transformers."""
     places: array[int] = field(default_factory=lambda: array("q"))
     """Positions of the stored units in the grid, in C order; empty where the grid is too large for that."""
     sizes: array[int] = field(default_factory=lambda: array("q"))
@@ -90,10 +94,16 @@ class Units:
         self.sizes = array("q", np.frombuffer(self.sizes, np.int64)[first].tobytes())
         self.places = array("q", places.tobytes())
 
-    def chosen(self, number: int | None) -> npt.NDArray[np.intp]:
-        """Which stored units to read, as indices of ``places``: all, or so many, spread evenly."""
-        found = np.flatnonzero(~np.isin(np.frombuffer(self.places, np.int64), [*self.bad]))
-        return found.take(spread(len(found), number))
+    def chosen(self, number: int | None) -> Sequence[int]:
+        """Which units to read, all or so many, spread evenly, as :meth:`unit` takes them."""
+        if not self.is_listed:
+            return spread(self.total, _MOST_ASKED if number is None else number)
+        found: Any = np.flatnonzero(~np.isin(np.frombuffer(self.places, np.int64), [*self.bad]))
+        return found.take(spread(len(found), number))  # type: ignore[no-any-return]  # An array of integers.
+
+    def unit(self, at: int) -> tuple[Coords, int]:
+        """The coordinates and the size in bytes of a chosen unit; negative if it is not known."""
+        return (self.coords(self.places[at]), self.sizes[at]) if self.is_listed else (self.coords(at), -1)
 
     def missing(self) -> Iterator[int]:
         """The positions without a stored unit, in order."""
@@ -128,7 +138,12 @@ class Listing:
             for path, meta in scope.arrays.items()
         ]
         self.walk = Walk(scope.store, scope.format, scope.path, arrays, scope.unreadable)
-        self.units = {path: Units(each, self.walk.counts[path]) for path, each in self.walk.arrays.items()}
+        self.units = {
+            path: Units(
+                each, self.walk.counts[path], scope.is_listed and not each.metadata.storage_transformers
+            )
+            for path, each in self.walk.arrays.items()
+        }
         self._paths = scope.nodes()
         self._foreign: tuple[Format, ...] = tuple(each for each in (V3, V2) if each != scope.format)
         self._orphans: dict[str, tuple[str, int]] = {}
@@ -221,7 +236,7 @@ class Listing:
             problem = None if entry.nbytes is None else size_problem(units.handle, coords, entry.nbytes)
             if problem is not None:
                 units.bad.add(place)
-                self.findings.add(problem[0], path, key, problem[1])
+                self.findings.add(problem.code, path, key, problem.meaning)
 
     # Everything else
 
@@ -271,7 +286,7 @@ class Listing:
     def _report_missing(self, path: str, units: Units) -> None:
         missing, handle = units.total - units.stored, units.handle
         # A scalar whose value is the fill value need not be stored, and writers leave it out.
-        if missing <= 0 or not handle.shape or handle.metadata.storage_transformers:
+        if missing <= 0 or not handle.shape or not units.is_listed:
             return
         first = next(units.missing()) if not units.others else 0
         key = handle.engine.key(units.coords(first))
@@ -304,18 +319,22 @@ def is_coordinate(handle: Array) -> bool:
     return len(handle.shape) == 1 and handle.dimension_names == (handle.basename,)
 
 
-def size_problem(handle: Array, coords: tuple[int, ...], size: int) -> tuple[str, str] | None:
-    """The code and the meaning of a finding, if a stored unit cannot have this size in bytes."""
+def size_problem(handle: Array, coords: Coords, size: int) -> Problem | None:
+    """What is wrong, if a stored unit cannot have this size in bytes."""
     meta = handle.metadata
     grid = meta.chunk_grid
     chain = meta.chain if grid.is_regular else meta.chain_of(grid.chunk_shape_at(coords))
     exact = chain.encoded_size
     if size == 0 and exact != 0:
-        return "chunk-empty", "the stored value has no bytes; its writer was probably cut off"
+        return Problem("chunk-empty", "the stored value has no bytes; its writer was probably cut off")
     if exact is not None and size != exact:
-        return "chunk-size", f"has {size} bytes; a chunk of this array has {exact}"
+        return Problem("chunk-size", f"has {size} bytes; a chunk of this array has {exact}")
     if chain.shard is not None and size < chain.shard.index_size:
-        return "shard-small", f"has {size} bytes; the index of a shard alone has {chain.shard.index_size}"
+        return Problem(
+            "shard-small", f"has {size} bytes; the index of a shard alone has {chain.shard.index_size}"
+        )
     if size > chain.largest_stored:
-        return "chunk-size", f"has {size} bytes; a chunk of this array has at most {chain.largest_stored}"
+        return Problem(
+            "chunk-size", f"has {size} bytes; a chunk of this array has at most {chain.largest_stored}"
+        )
     return None

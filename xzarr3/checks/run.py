@@ -123,8 +123,7 @@ def _look(
 def _summary(scope: Scope, listing: Listing, path: str, read: int) -> ArrayReport:
     meta, units = scope.arrays[path], listing.units[path]
     sizes = units.sizes
-    is_listed = scope.is_listed and not meta.storage_transformers
-    is_known = is_listed and not units.others and (not sizes or min(sizes) >= 0)
+    is_known = units.is_listed and not units.others and (not sizes or min(sizes) >= 0)
     readers, others = readable_by(meta, scope.held[path])
     return ArrayReport(
         path=path,
@@ -132,7 +131,7 @@ def _summary(scope: Scope, listing: Listing, path: str, read: int) -> ArrayRepor
         shape=meta.shape,
         data_type=meta.data_type.name,
         units=units.total,
-        stored=units.stored if is_listed else None,
+        stored=units.stored if units.is_listed else None,
         nbytes_stored=sum(sizes) if is_known else None,
         read=read,
         readable_by=readers,
