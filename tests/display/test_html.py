@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -152,13 +151,3 @@ def test_drawings(sizes: list[int], labels: list[str], boxes: list[tuple[int, in
     page = Page(html.box(drawing(axes, [tuple(boxes[:1] * len(axes))] if boxes else [])))
     assert page.tags.count("svg") == 1
     assert set(page.text.splitlines()) <= {printable(label) for label in labels}
-
-
-def test_the_picture_in_the_readme_is_small() -> None:
-    assert (Path(__file__).parents[2] / "ci" / "pictures" / "array.png").stat().st_size < 60_000
-
-
-def test_examples_are_of_every_kind(shown: dict[str, Any]) -> None:
-    kinds = {type(each).__name__ for each in shown.values()}
-    assert {"Array", "Group", "Attributes", "LocalStore", "CacheStore"} <= kinds
-    assert {"Explanation", "LazyExplanation", "Trace", "Description", "Indexer"} <= kinds
