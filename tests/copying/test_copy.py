@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents
+from _fault_server import FaultServer
 from _waiting import WaitingStore
 
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, MetadataError, NodeExistsError, Store
 from xzarr3.codecs import GzipCodec, ZstdCodec
 from xzarr3.conventions.fill_value_attribute import encode_fill_value
-from xzarr3.stores import WrapperStore
 
 FORMATS = (3, 2, "3-draft")
 DELTA = {"id": "delta", "dtype": "<i4"}
@@ -218,24 +218,24 @@ def test_a_source_that_overlaps_the_target_is_refused(places: str, tmp_path: Pat
     assert (contents(store), sorted(tmp_path.rglob("*"))) == before
 
 
-def test_stores_of_a_folder_and_of_one_above_it_overlap() -> None:
-    """As those of two URLs of one bucket."""
-    outer = MemoryStore()
-
-    class Within(WrapperStore):
-        """The keys of a store below a prefix."""
-
-        @property
-        def identity(self) -> object:
-            return *outer.identity[:-1], f"{outer.identity[-1]}/inner"  # type: ignore[index]
-
-    inner = Within(MemoryStore())
-    xzarr3.create_array(inner, data=np.arange(3))
-    xzarr3.create_array(outer, "b", data=np.arange(3))
-    for source, target, path in ((inner, outer, ""), (outer, inner, "a"), (inner, outer, "inner/a")):
-        with pytest.raises(NodeExistsError, match="contains the other"):
-            xzarr3.copy(source, target, path=path, overwrite=True)
-    assert xzarr3.copy(inner, outer, path="beside").shape == (3,)
+def test_stores_of_a_folder_and_of_one_above_it_overlap(fault_server: FaultServer, tmp_path: Path) -> None:
+    url = f"memory://{tmp_path.name}/outer"
+    remote = (fault_server.storage_options, "s3://bucket/outer")
+    for options, place in (({}, str(tmp_path / "outer")), ({}, url), remote):
+        outer, inner = (xzarr3.open_store(each, options, mode="a") for each in (place, f"{place}/inner"))
+        xzarr3.create_array(inner, data=np.arange(3))
+        xzarr3.create_array(outer, "b", data=np.arange(3))
+        cached = xzarr3.CacheStore(inner)
+        overlapping = (
+            (inner, outer, ""),
+            (cached, outer, ""),
+            (outer, inner, "a"),
+            (inner, outer, "inner/a"),
+        )
+        for source, target, path in overlapping:
+            with pytest.raises(NodeExistsError, match="contains the other"):
+                xzarr3.copy(source, target, path=path, overwrite=True)
+        assert xzarr3.copy(inner, outer, path="beside").shape == (3,)
 
 
 @pytest.mark.parametrize("path", ["", "g/a"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
@@ -12,6 +11,7 @@ from xzarr3.commit.lease import Lease
 from xzarr3.commit.places import Place
 from xzarr3.commit.transaction import NewNode
 from xzarr3.copying.documents import translated
+from xzarr3.copying.location import is_within, location
 from xzarr3.copying.settings import Settings, settings_of
 from xzarr3.errors import MetadataError, NodeExistsError
 from xzarr3.formats import Format, ZarrFormat, parse_format
@@ -199,20 +199,9 @@ def _check_apart(node: Source, store: Store, path: str) -> None:
         for source in node.sources:
             _check_apart(source.array, store, path)
         return
-    one, other = _location(node.store, node.path), _location(store, path)
-    if one[0] == other[0] and (one[1].startswith(other[1]) or other[1].startswith(one[1])):
+    one, other = location(node.store, node.path), location(store, path)
+    if is_within(one, other) or is_within(other, one):
         raise NodeExistsError(
             f"'{node.name}' of {node.store} cannot be copied to '/{path}' of {store}: one of the two "
             "contains the other; choose another path, or another store"
         )
-
-
-def _location(store: Store, path: str) -> tuple[object, str]:
-    """The store's identity and the prefix of everything that belongs to the node."""
-    if store.folder is not None:
-        return "LocalStore", os.path.join(os.path.realpath(os.path.join(store.folder, path)), "")
-    prefix = node_prefix(path)
-    if isinstance(store.identity, tuple) and isinstance(store.identity[-1], str):
-        *above, place = store.identity  # The last part of a place in a bucket is its prefix there.
-        return tuple(above), f"{place.rstrip('/')}/{prefix}"
-    return store.identity, prefix

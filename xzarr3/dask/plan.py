@@ -22,12 +22,13 @@ from dask.blockwise import blockwise
 from dask.highlevelgraph import HighLevelGraph
 
 from xzarr3.arrays import Array
+from xzarr3.copying.location import Place
 from xzarr3.dask.blocks import Regions, check_dask, writing_label
 from xzarr3.dask.done import done_tiles
 from xzarr3.dask.ending import Gate, Writing
 from xzarr3.dask.forks import Forks, forks_of
 from xzarr3.dask.memory import frontier, memory_limit
-from xzarr3.dask.sources import Place, ReadLocations
+from xzarr3.dask.sources import ReadLocations
 from xzarr3.dask.tasks import Sink, Tile, write_block, write_tile
 from xzarr3.dask.tiles import chunks_of, plan_axes
 from xzarr3.dask.write_layer import Done, Tiles, Written

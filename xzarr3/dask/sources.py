@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from dask._task_spec import Alias, Task, TaskRef
@@ -20,15 +20,12 @@ from dask.blockwise import Blockwise
 from dask.highlevelgraph import MaterializedLayer
 
 from xzarr3.arrays import Array
-from xzarr3.commit.length import BEHIND
+from xzarr3.copying.location import Place, is_within, location
 from xzarr3.errors import NodeNotFoundError, Xzarr3Error
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.find import find_node
 from xzarr3.nodes.node import locate_node
 from xzarr3.stores import Store
-
-Place: TypeAlias = "tuple[object, str]"
-"""Location of an array: equal for all its handles, even if they were opened in different hierarchies."""
 
 _PLAIN = (
     *(bool, int, float, complex, str, bytes, slice, range, type(None), type(...), TaskRef, Alias),
@@ -66,15 +63,8 @@ class ReadLocations:
         return self.at(array.store, array.path)
 
     def at(self, store: Store, path: str) -> Place:
-        """Location of a node: equal for stores of different parts of a directory, and for cached stores."""
-        match _identity(store):
-            case ("LocalStore", str(root)):
-                return "LocalStore", self._resolved(os.path.join(root, path))
-            case ("ObjectStore" | "FsspecStore" as kind, str(one), str(other)):
-                top, rest = (one, other) if kind == "FsspecStore" else (other, one)
-                return (kind, rest), "/".join(part for part in (top.strip("/"), path) if part)
-            case identity:
-                return identity, path
+        """Location of a node; see :func:`~xzarr3.copying.location.location`."""
+        return location(store, path, self._resolved)
 
     def read_in(self, layers: Mapping[str, object]) -> set[Place]:
         """Locations of all stored arrays that layers refer to.
@@ -92,24 +82,11 @@ class ReadLocations:
         return known[1]
 
 
-def _identity(store: Store) -> object:
-    """What names the location of a store, or of the store that it shows in another way."""
-    found = store.identity
-    while isinstance(found, tuple) and len(found) == 2 and found[0] != BEHIND and isinstance(found[1], tuple):
-        found = found[1]
-    return found
-
-
 def reads_below(sources: Sequence[Any], store: Store, path: str) -> list[bool]:
     """For each dask array, whether it is known to read from a node or from nodes below it."""
     places = ReadLocations()
-    where, top = places.at(store, path)
-
-    above = f"{top.rstrip('/')}/" if top else ""
-    return [
-        any(at == where and f"{node}/".startswith(above) for at, node in places.read_in(source.dask.layers))
-        for source in sources
-    ]
+    where = places.at(store, path)
+    return [any(is_within(at, where) for at in places.read_in(source.dask.layers)) for source in sources]
 
 
 def _located(array: Any) -> tuple[Store, str] | None:
