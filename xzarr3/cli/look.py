@@ -19,7 +19,6 @@ from xzarr3.describe import describe_tree, node_detail
 from xzarr3.display.text import brief, rows
 from xzarr3.display.units import size
 from xzarr3.errors import MetadataError, NodeTypeError, SelectionError, listed, printable
-from xzarr3.joined.document import is_document
 from xzarr3.readable import ReadableArray
 
 _MOST_PRINTED = 2**20
@@ -131,12 +130,12 @@ def stats(store: str, path: str, option: dict[str, Any]) -> Output:
 
 
 def _array(store: str, path: str, option: dict[str, Any]) -> ReadableArray:
-    """The array at a path, also of a document of joined stores."""
-    if not is_document(store):
-        return xzarr3.open_array(store, path, storage_options=option)
+    """The array at a path."""
     node: Any = xzarr3.open(store, path, storage_options=option)
     if not isinstance(node, ReadableArray):
-        raise NodeTypeError(f"{store} joins groups; give the path of one of the arrays {listed([*node])}")
+        raise NodeTypeError(
+            f"{node!r} is a group; give the path of one of the nodes in it, {listed([*node])}"
+        )
     return node
 
 
