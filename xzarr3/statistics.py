@@ -5,7 +5,6 @@ The listing is a stream: memory grows with the number of arrays, not with that o
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +15,8 @@ from xzarr3.display.report import Page, Report, Table
 from xzarr3.display.units import counted, ratio, share, size
 from xzarr3.errors import short_traceback
 from xzarr3.io.stored_units import FEW, count_stored
-from xzarr3.stores.open import StoreLike, open_store
-from xzarr3.walk import Walk
+from xzarr3.stores.open import StoreLike
+from xzarr3.walk import Walk, looked_at
 
 
 @dataclass(frozen=True)
@@ -226,8 +225,7 @@ def stats(store: StoreLike, path: str = "", *, storage_options: Mapping[str, Any
     >>> sst.nbytes, sst.nbytes_stored, sst.stored, sst.units, sst.ratio
     (400, 300, 3, 4, 1.0)
     """
-    opened = open_store(store, storage_options, mode="r")
-    with contextlib.nullcontext() if opened is store else opened:
+    with looked_at(store, storage_options) as opened:
         node = open_node(opened, path)
         walk = Walk.of(node)
         unreadable = tuple(sorted(walk.unreadable))

@@ -6,8 +6,9 @@ The listing is a stream: memory grows with the number of nodes, not with that of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal, NamedTuple
 
 from xzarr3.arrays import Array
 from xzarr3.errors import MetadataError
@@ -15,6 +16,7 @@ from xzarr3.formats import Format
 from xzarr3.formats.base import DocumentKey
 from xzarr3.groups import Group
 from xzarr3.stores import Store
+from xzarr3.stores.open import StoreLike, open_store, was_made
 
 
 class Entry(NamedTuple):
@@ -122,3 +124,11 @@ def nodes_of(node: Array | Group) -> dict[str, Array | Group | MetadataError]:
     """A node and all nodes below it, by relative path, depth first; an error for what cannot be read."""
     below = node.load(max_depth=None) if isinstance(node, Group) else ()
     return {"": node, **dict(below)}
+
+
+@contextmanager
+def looked_at(store: StoreLike, storage_options: Mapping[str, Any] | None = None) -> Iterator[Store]:
+    """A store that a tool reads, in a ``with`` statement, which closes it if it was opened for that."""
+    opened = open_store(store, storage_options, mode="r")
+    with opened if was_made(opened, store) else nullcontext():
+        yield opened

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -148,6 +149,14 @@ def test_part_of_a_hierarchy_is_checked_alone() -> None:
     Planter(store, 3).edit("deep/x/zarr.json", lambda d: d["attributes"].update(a=1), copy=False)
     errors = [each.code for each in xzarr3.check(store, "deep").errors]
     assert errors == ["consolidated-differs", "chunk-empty"]
+
+
+@pytest.mark.parametrize("tool", [xzarr3.check, xzarr3.stats, lambda group: xzarr3.diff(group, group)])
+def test_the_store_of_a_group_stays_open(tool: Any, tmp_path: Path) -> None:
+    with xzarr3.ZipStore(tmp_path / "a.zip", mode="w") as store:
+        group = xzarr3.create_group(store)
+        tool(group)
+        group.create_array("a", data=[1])
 
 
 class Unreadable(WrapperStore):

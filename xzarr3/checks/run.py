@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -18,7 +17,8 @@ from xzarr3.errors import ArgumentError, one_of, short_traceback
 from xzarr3.nodes.node import normal_path
 from xzarr3.progress import Asked, check_asked
 from xzarr3.stores import Store
-from xzarr3.stores.open import StoreLike, open_store
+from xzarr3.stores.open import StoreLike
+from xzarr3.walk import looked_at
 
 
 @short_traceback
@@ -87,8 +87,7 @@ def check(
         raise ArgumentError(f"decode={decode!r}; {one_of(decode, get_args(Decode))}")
     check_asked(progress or False)
     path = normal_path(path)
-    opened = open_store(store, storage_options, mode="r")
-    with contextlib.nullcontext() if opened is store else opened:
+    with looked_at(store, storage_options) as opened:
         return _look(opened, path, decode, threads, progress)
 
 

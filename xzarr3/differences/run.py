@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,8 +18,8 @@ from xzarr3.groups import Group
 from xzarr3.io.selection import BasicSelection, DimSelection, basic_selection
 from xzarr3.progress import Asked, Progress, check_asked
 from xzarr3.quantities import check_switches, integer
-from xzarr3.stores.open import StoreLike, open_store
-from xzarr3.walk import nodes_of
+from xzarr3.stores.open import StoreLike
+from xzarr3.walk import looked_at, nodes_of
 
 
 @short_traceback
@@ -104,15 +103,8 @@ def diff(
     check_asked(progress or False)
     check_switches(encoding=encoding, attributes=attributes, values=values)
     first = integer("first", first)
-    with contextlib.ExitStack() as stack:
-
-        def node(store: StoreLike, options: Mapping[str, Any] | None, where: str) -> Array | Group:
-            opened = open_store(store, options, mode="r")
-            if opened is not store:
-                stack.enter_context(opened)
-            return open_node(opened, where)
-
-        one, other = node(a, a_options, path), node(b, b_options, path if b_path is None else b_path)
+    with looked_at(a, a_options) as one_store, looked_at(b, b_options) as other_store:
+        one, other = open_node(one_store, path), open_node(other_store, path if b_path is None else b_path)
         if selection is not ... and (isinstance(one, Group) or isinstance(other, Group)):
             raise SelectionError("a selection of a group; accepted: the path of an array with a selection")
         found, arrays = _nodes(one, other, {"encoding": encoding, "attribute": attributes})
