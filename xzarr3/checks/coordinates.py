@@ -17,7 +17,7 @@ from xzarr3.checks.chunks import is_too_large
 from xzarr3.checks.keys import Listing, is_coordinate
 from xzarr3.checks.report import Findings
 from xzarr3.checks.shard_indexes import not_decoded
-from xzarr3.conventions.fill_value_attribute import decode_fill_value, follows_version_2
+from xzarr3.conventions.fill_value_attribute import attribute_value, follows_version_2
 from xzarr3.errors import ChunkError, StoreError, shorten
 from xzarr3.options import memory_for_values
 
@@ -78,15 +78,9 @@ def _parts(handle: Array) -> Iterator[tuple[int, AnyArray]]:
 def masked_value(handle: Array) -> Any:
     """The value that xarray reads as missing; None without one, or if it is NaN."""
     meta = handle.metadata
-    value: Any = None
     if follows_version_2(handle.format):
         value = None if meta.fill_is_null else meta.fill_value
-    elif "_FillValue" in meta.attributes:
-        try:
-            value = decode_fill_value(meta.attributes["_FillValue"], handle.dtype)
-        except ValueError:  # xarray cannot open it, and says so
-            return None
-    if value is None:
-        return None
+    else:
+        value = attribute_value(meta)
     found = np.asarray(value)
-    return found if found.ndim == 0 and found == found else None  # NaN is noted as such
+    return found if value is not None and found.ndim == 0 and found == found else None  # NaN is noted as such

@@ -77,13 +77,19 @@ def to_fill_value_attribute(meta: ArrayMetadata, *, is_null: bool) -> ArrayMetad
         return meta
     value: Any = meta.fill_value
     if is_null:
-        if FILL_VALUE not in meta.attributes:
-            return meta
-        try:
-            value = decode_fill_value(meta.attributes[FILL_VALUE], dtype)
-        except ValueError:  # A value that xarray does not mask.
+        value = attribute_value(meta)
+        if value is None:
             return meta
     return replace(meta, attributes={**meta.attributes, FILL_VALUE: encode_fill_value(value, dtype)})
+
+
+def attribute_value(meta: ArrayMetadata) -> Any:
+    """The value of the attribute; None without it, or if xarray cannot decode it and so masks nothing."""
+    try:
+        found = meta.attributes.get(FILL_VALUE)
+        return None if found is None else decode_fill_value(found, meta.data_type.to_native_dtype())
+    except ValueError:
+        return None
 
 
 def _to_missing_value(meta: ArrayMetadata, *, is_null: bool) -> ArrayMetadata:
@@ -110,10 +116,7 @@ def from_fill_value_attribute(meta: ArrayMetadata) -> ArrayMetadata:
         return meta
     attributes = {key: value for key, value in meta.attributes.items() if key != DIMENSIONS}
     named = replace(meta, dimension_names=names, attributes=attributes)
-    try:
-        masked = decode_fill_value(attributes[FILL_VALUE], dtype) if FILL_VALUE in attributes else None
-    except ValueError:  # Not in the encoding of xarray, so xarray masks nothing.
-        masked = None
+    masked = attribute_value(meta)
     if masked is None or dtype.kind not in _SPELLED_KINDS:
         return replace(named, fill_value=meta.data_type.default_scalar(), fill_is_null=True)
     del attributes[FILL_VALUE]
