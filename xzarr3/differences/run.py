@@ -45,7 +45,8 @@ def diff(
     two stores may have any formats, chunks and codecs: fields are compared in the same words for all formats.
     Elements are compared exactly, as they are stored; NaN equals NaN, whatever its bits, and -0.0 equals 0.0.
     They are compared with elements of their kind: integers with integers of any width, floats with floats,
-    but not packed integers with unpacked floats, nor times with times of another unit, and it says so.
+    but not packed integers with unpacked floats, nor times with times of another unit, nor records with
+    those of other fields, and it says so.
     Fill values are fields, in which -0.0 and 0.0 differ. Nodes are as readers find them: where there are
     consolidated metadata, these are compared (:func:`xzarr3.check` compares them with the documents). If
     shapes differ, the elements that both arrays have are compared. Memory is bounded: tiles of both arrays
