@@ -39,7 +39,7 @@ class LazyArray(BackendArray):
         Turns the values that were read into those of the variable.
     """
 
-    __slots__ = ("array", "dtype", "is_opening", "shape", "unpack", "values")
+    __slots__ = ("array", "dtype", "shape", "unpack", "values")
 
     def __init__(self, array: ReadableArray, unpack: Unpacking | Marked | None = None) -> None:
         self.array = array
@@ -48,8 +48,6 @@ class LazyArray(BackendArray):
         self.unpack = unpack
         self.values: AnyArray | None = None
         """All values, if they were read ahead; they are given up when they are first used as a whole."""
-        self.is_opening = False
-        """Whether the values are kept until the dataset is open, however often they are used."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return LazyArray, (self.array, self.unpack)
@@ -79,9 +77,10 @@ class LazyArray(BackendArray):
         values = self.values
         if values is None or not isinstance(key, indexing.BasicIndexer):
             return None
-        found: AnyArray = values[(*key.tuple, ...)]
-        if found.shape == values.shape and not self.is_opening:
+        # A single element is asked for several times while a dataset is opened, to decode it.
+        if values.size > 1 and all(each == slice(None) for each in key.tuple):
             self.values = None
+        found: AnyArray = values[(*key.tuple, ...)]
         return found.copy()
 
     def selected(self, key: indexing.ExplicitIndexer) -> tuple[Selected, Arrange | None]:
@@ -114,24 +113,19 @@ def read_ahead(coordinates: Iterable[LazyArray], times: Iterable[LazyArray]) -> 
     times : iterable of LazyArray
         Other arrays of times; those in one stored unit are read, and given up when the context ends.
     """
-    indexed = list(coordinates)
     others = [lazy for lazy in times if lazy.array.nshards == 1 and lazy.array.nbytes <= _SMALL]
     left, ahead = _MOST_BYTES, list[LazyArray]()
-    for lazy in {id(each): each for each in (*indexed, *others)}.values():
+    for lazy in (*coordinates, *others):
         if lazy.array.nbytes <= left:
             left -= lazy.array.nbytes
             ahead.append(lazy)
     parallel_map(_read_all, ahead, max((lazy.array.waiting for lazy in ahead), default=1))
     yield
-    for lazy in ahead:
-        lazy.is_opening = False
     for lazy in others:
-        if all(lazy is not each for each in indexed):
-            lazy.values = None
+        lazy.values = None
 
 
 def _read_all(lazy: LazyArray) -> None:
     with suppress(Xzarr3Error):  # Raised again where xarray needs the values.
         if lazy.values is None:
             lazy.values = lazy.array.read_selected(basic_selection((), lazy.shape))
-        lazy.is_opening = True
