@@ -74,14 +74,7 @@ class Variable(xr.Variable):
         if lazy is None:
             return super().chunk(*args, **options)
         native = _in_chunks(self, held, lazy, *args, **options)
-        if native is not None:
-            return native
-        given = options.get("from_array_kwargs")
-        if given and isinstance(given.get("name"), str):
-            from dask.base import tokenize
-
-            options["from_array_kwargs"] = {**given, "name": f"{given['name']}-{tokenize(lazy)}"}
-        return super().chunk(*args, **options)
+        return super().chunk(*args, **options) if native is None else native
 
 
 def _in_chunks(

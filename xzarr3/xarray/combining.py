@@ -114,7 +114,7 @@ def join_groups(
     owners = _bound(columns)
     wanted = _to_join(how, nodes[0], members[0], dim)
     found: dict[str, Any] = {
-        name: _variable(how, name, column, dim, columns.get(owners.get(name, "")))
+        name: join_arrays(how, name, column, dim, owners=columns.get(owners.get(name, "")))
         if name in wanted
         else column[0]
         for name, column in columns.items()
@@ -181,22 +181,64 @@ def _coordinates(arrays: Mapping[str, Any]) -> set[str]:
     return found & arrays.keys()
 
 
-def _variable(
-    how: str, name: str, column: Sequence[Any], dim: str, owners: Sequence[Any] | None
+def join_arrays(
+    how: str,
+    name: str,
+    arrays: Sequence[Any],
+    dim: str | int | None,
+    *,
+    axis: int = 0,
+    owners: Sequence[Any] | None = None,
+    mask: bool | None = None,
 ) -> JoinedArray:
-    """The arrays of one variable as one; ``owners`` are those whose bounds they are."""
-    first = column[0]
-    names = first.dimension_names or (None,) * first.ndim
-    for array in column:
-        if (array.dimension_names or (None,) * array.ndim) != names:
+    """Join arrays along a dimension, or along a new one at ``axis``.
+
+    Parameters
+    ----------
+    how : {"concat", "stack"}
+    name : str
+        The name of the variable, for errors.
+    arrays : sequence of Array or JoinedArray
+    dim : str, int or None
+    axis : int
+    owners : sequence, optional
+        The arrays whose bounds they are.
+    mask : bool, optional
+        As :func:`xzarr3.xarray.alike.alike` has it.
+    """
+    first = arrays[0]
+    names, ndim = first.dimension_names, first.ndim
+    for array in arrays:
+        if array.dimension_names != names:
             raise ArgumentError(
-                f"variable {name!r} has the dimensions {array.dimension_names} in {array.place} and {names} "
-                f"in {first.place}; store one of them anew, or pass drop_variables=[{name!r}]"
+                f"{name!r} has the dimensions {array.dimension_names} in {array.place} and {names} in "
+                f"{first.place}; store one of them anew; drop_variables leaves out those of a group"
             )
-    sources, attributes = alike(name, column, owners)
-    if how == "stack":
-        return joined(sources, 0, dimension_names=(dim, *names), is_new=True, attributes=attributes)
-    return joined(sources, names.index(dim), dimension_names=names, attributes=attributes)
+    sources, attributes = alike(name, arrays, owners, mask=mask)
+    if how == "concat":
+        return joined(sources, _axis(first, dim), dimension_names=names, attributes=attributes)
+    if not isinstance(axis, (int, np.integer)) or not -ndim - 1 <= axis <= ndim:
+        raise ArgumentError(f"axis={axis}: the joined array has {ndim + 1} dimensions")
+    if dim is not None and dim in (names or ()):
+        raise ArgumentError(f"dim={dim!r} is a dimension of the arrays; xzarr3.concat() joins along it")
+    axis %= ndim + 1
+    every = names or (None,) * ndim
+    new = None if names is None and dim is None else (*every[:axis], dim, *every[axis:])
+    return joined(sources, axis, dimension_names=new, is_new=True, attributes=attributes)
+
+
+def _axis(array: Any, dim: str | int | None) -> int:
+    """The number of a dimension."""
+    names = array.dimension_names or ()
+    if isinstance(dim, str) and dim in names:
+        return names.index(dim)
+    if isinstance(dim, (int, np.integer)) and not isinstance(dim, bool) and -array.ndim <= dim < array.ndim:
+        return int(dim) % array.ndim  # type: ignore[no-any-return]
+    near = did_you_mean(dim, [name for name in names if name]) if isinstance(dim, str) else ""
+    raise ArgumentError(
+        f"dim={dim!r} is no dimension of {array.place}, which has {names or array.ndim}"
+        + (f"; {near}" if near else "; xzarr3.stack() joins along a new one")
+    )
 
 
 # Comparing

@@ -11,14 +11,13 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import numpy as np
 from msgspec.structs import replace
 
 from xzarr3.api import open as open_node
 from xzarr3.arrays import Array
-from xzarr3.errors import ArgumentError, ArgumentTypeError, MetadataError, did_you_mean, short_traceback
+from xzarr3.errors import ArgumentError, ArgumentTypeError, MetadataError, short_traceback
 from xzarr3.groups import Group
-from xzarr3.joined.array import JoinedArray, joined
+from xzarr3.joined.array import JoinedArray
 from xzarr3.joined.document import DEEPEST, Place, Recipe, is_document, read, with_places
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.nodes.node import normal_path
@@ -26,8 +25,7 @@ from xzarr3.options import Missing
 from xzarr3.parallel import parallel_map
 from xzarr3.readable import ReadableArray
 from xzarr3.stores import StoreLike, open_store
-from xzarr3.xarray.alike import alike
-from xzarr3.xarray.combining import AT_ONCE, Values, join_groups, members_of
+from xzarr3.xarray.combining import AT_ONCE, Values, join_arrays, join_groups, members_of
 from xzarr3.xarray.variables import names_of
 
 Joinable: TypeAlias = "StoreLike | Array | Group | JoinedArray | JoinedGroup"
@@ -232,43 +230,6 @@ def join(
         )
     if not arrays:
         return join_groups(recipe, nodes, members_of(nodes, recipe.drop_variables), Values())
-    found = _arrays(recipe, nodes)
+    found = join_arrays(recipe.join, arrays[0].basename, arrays, recipe.dim, axis=recipe.axis, mask=False)
     found.recipe = with_places(recipe, nodes)
     return found
-
-
-def _arrays(recipe: Recipe, arrays: Sequence[Any]) -> JoinedArray:
-    """Join arrays along a dimension, or along a new one at ``axis``."""
-    dim, axis, first = recipe.dim, recipe.axis, arrays[0]
-    names = first.dimension_names
-    for array in arrays:
-        if array.dimension_names != names:
-            raise ArgumentError(
-                f"{array.place} has the dimensions {array.dimension_names}, {first.place} has {names}; "
-                "arrays that are joined have the same"
-            )
-    sources, attributes = alike(first.basename, arrays, mask=False)
-    if recipe.join == "concat":
-        return joined(sources, _axis(first, dim), dimension_names=names, attributes=attributes)
-    if not isinstance(axis, (int, np.integer)) or not -first.ndim - 1 <= axis <= first.ndim:
-        raise ArgumentError(f"axis={axis}: the joined array has {first.ndim + 1} dimensions")
-    axis %= first.ndim + 1
-    if dim is not None and dim in (names or ()):
-        raise ArgumentError(f"dim={dim!r} is a dimension of the arrays; xzarr3.concat() joins along it")
-    every = names or (None,) * first.ndim
-    new = None if names is None and dim is None else (*every[:axis], dim, *every[axis:])
-    return joined(sources, axis, dimension_names=new, is_new=True, attributes=attributes)
-
-
-def _axis(array: ReadableArray, dim: str | int | None) -> int:
-    """The number of a dimension."""
-    names = array.dimension_names or ()
-    if isinstance(dim, str) and dim in names:
-        return names.index(dim)
-    if isinstance(dim, (int, np.integer)) and not isinstance(dim, bool) and -array.ndim <= dim < array.ndim:
-        return int(dim) % array.ndim
-    near = did_you_mean(dim, [name for name in names if name]) if isinstance(dim, str) else ""
-    raise ArgumentError(
-        f"dim={dim!r} is no dimension of {array.place}, which has {names or array.ndim}"
-        + (f"; {near}" if near else "; xzarr3.stack() joins along a new one")
-    )
