@@ -20,11 +20,9 @@ from xarray.core.utils import is_remote_uri
 from xzarr3.api import cache_of, open_group, with_cache
 from xzarr3.errors import (
     ArgumentError,
-    InvalidKeyError,
     MetadataError,
     NodeNotFoundError,
     NodeTypeError,
-    StoreError,
     UnknownNameError,
     Xzarr3Error,
     did_you_mean,
@@ -354,12 +352,13 @@ def _check_names(
     kept, dropped = chosen.keep_variables or (), chosen.drop_variables
     there = {UNNAMED if name is None else name for dataset in datasets for name in dataset.variables}
     unkept = [name for name in kept if name not in there and name not in dropped]
-    undropped = [name for name in dropped if not any(_has(group, name) for group in groups)]
+    known: list[str] = []
+    if unkept or dropped:
+        with suppress(Xzarr3Error):  # Not all stores can list.
+            known = sorted({name for group in groups for name in group})
+    undropped = [name for name in dropped if known and name not in known]
     for argument, unknown in (("keep_variables", unkept), ("drop_variables", undropped)):
         if unknown:
-            known: list[str] = []
-            with suppress(Xzarr3Error):  # Not all stores can list.
-                known = sorted({name for group in groups for name in group})
             text = f"{argument}: no variable {some(unknown)} in {groups[0]!r}"
             if known:
                 misspelt = next((name for name in unknown if did_you_mean(name, known)), unknown[0])
@@ -367,15 +366,6 @@ def _check_names(
             if unknown is unkept:
                 raise UnknownNameError(text)
             warnings.warn(text, UserWarning, stacklevel=levels_to_caller(("xzarr3", "xarray")))
-
-
-def _has(group: Group | JoinedGroup, name: str) -> bool:
-    try:
-        return bool(name) and name in group
-    except InvalidKeyError:
-        return False
-    except StoreError:  # What cannot be read is not said to be absent.
-        return True
 
 
 def _groups(path: str, group: Group, chosen: OpenOptions) -> Iterator[tuple[str, Group]]:
