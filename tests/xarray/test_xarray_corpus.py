@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _engines import QUIET, Stores, check_same, ours, theirs, write
-from _slow import covering, slow, slow_but
+from _slow import covering, slow
 from _things import without_addresses
 from _xarray_datasets import CORPUS, DATASETS, NEW, in_format
 
@@ -203,28 +203,6 @@ def test_either_appends_to_the_other(tmp_path: Path, name: str, zarr_format: Any
             xr.testing.assert_identical(
                 read(tmp_path / "a", group="below/it", consolidated=False).load(), below
             )
-
-
-@pytest.mark.parametrize("chunked", [False, True])
-@pytest.mark.parametrize("first", WRITERS)
-@pytest.mark.parametrize("name", slow_but(["cmip_noleap", "sharded", "blocks"], "sharded"))
-def test_either_writes_regions_of_the_other(tmp_path: Path, name: str, first: str, chunked: bool) -> None:
-    second, dim = WRITERS[first == "zarr"], GROWING[name]
-    whole = begun(name, tmp_path / "a", 10**9, 3, first)
-    numeric = [key for key, var in whole.data_vars.items() if dim in var.dims and var.dtype.kind == "f"]
-    part = theirs(tmp_path / "a")[numeric].isel({dim: slice(1, 3)}).load() + 1.0
-    part = part.drop_vars(list(whole.coords), errors="ignore").drop_encoding()
-    options: dict[str, Any] = {"region": {dim: slice(1, 3)}}
-    if chunked:
-        part = part.chunk({dim: 1})
-        options["safe_chunks"] = False
-    with dask.config.set(scheduler="synchronous"):  # Theirs loses values otherwise.
-        write(part, tmp_path / "a", second, **options)
-    found, expected = ours(tmp_path / "a").load(), theirs(tmp_path / "a").load()
-    xr.testing.assert_identical(found, expected)
-    for key in numeric:
-        there, values = found[key].isel({dim: slice(1, 3)}).values, part[key].values
-        np.testing.assert_allclose(there, values, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("options", [

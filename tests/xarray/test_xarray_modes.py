@@ -6,7 +6,6 @@ import os
 import pickle
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
@@ -20,7 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from _engines import QUIET, NotingStore, check_same, contents
+from _engines import QUIET, NotingStore, contents
 from _killed import KilledError, forget_process, left, opened
 from _processes import processes, run_processes
 from _slow import slow, slow_but
@@ -62,97 +61,26 @@ def dates(n: int = 3, start: int = 0) -> xr.Dataset:
     return found
 
 
-def only_a(n: int = 3, start: int = 0) -> xr.Dataset:
-    return base(n, start)[["a"]]
-
-
-def more() -> xr.Dataset:
-    return base(2, 3)
-
-
 def new_one() -> xr.Dataset:
     return xr.Dataset({"n": ("x", [1, 2, 3, 4])})
 
 
-def part() -> xr.Dataset:
-    """Two steps for a region, without coordinates."""
-    return only_a(2, 7).drop_vars(["time", "x"])
-
-
-def steps() -> xr.Dataset:
-    return only_a().drop_vars("x")
-
-
-CASES: dict[str, tuple[Made | None, Made, dict[str, Any]]] = {
-    "w": (base, lambda: base(5), {"mode": "w"}),
-    "default": (base, base, {}),
-    "a": (base, lambda: base(3, 7), {"mode": "a"}),
-    "a adds": (base, lambda: xr.Dataset({"n": ("x", [1, 2, 3, 4])}, attrs={"k": 2}), {"mode": "a"}),
-    "a replaces attributes": (base, lambda: base().drop_attrs().assign_attrs(new=2), {"mode": "a"}),
-    "a keeps those of variables": (base, lambda: base().assign(a=base().a.assign_attrs(z=1)), {"mode": "a"}),
-    "a of another length": (base, lambda: base(5), {"mode": "a"}),
-    "a of other dimensions": (base, lambda: base().rename(x="y"), {"mode": "a"}),
-    "a transposed": (base, lambda: base(3, 2).transpose(), {"mode": "a"}),
-    "a of another type": (base, lambda: base(3, 2).astype("f4"), {"mode": "a"}),
-    "a of text": (base, lambda: base().assign(a=base().a.astype(str)), {"mode": "a"}),
-    "a-": (base, lambda: base(3, 2), {"mode": "a-"}),
-    "r+": (base, lambda: base(3, 2), {"mode": "r+"}),
-    "r+ adds": (base, lambda: base().assign(n=("x", [1, 2, 3, 4])), {"mode": "r+"}),
-    "r+ where nothing is": (None, base, {"mode": "r+"}),
-    "r+ of another length": (base, lambda: base(2), {"mode": "r+"}),
-    "append last": (base, lambda: (base() + 2).isel(x=[0]).assign_coords(x=[50]), {"append_dim": "x"}),
-    "append much": (dates, lambda: dates(11, 3), {"append_dim": "time", "mode": "a"}),
-    "append nothing": (dates, lambda: dates(0, 3), {"append_dim": "time", "mode": "a"}),
-    "append transposed": (base, lambda: more().transpose(), {"append_dim": "time", "mode": "a"}),
-    "append of another width": (base, lambda: more().isel(x=slice(2)), {"append_dim": "time"}),
-    "append of other dimensions": (base, lambda: more().rename(x="y"), {"append_dim": "time"}),
-    "append adds": (base, lambda: more().assign(n=("x", [1, 2, 3, 4])), {"append_dim": "time", "mode": "a"}),
-    "region from the end": (base, part, {"region": {"time": slice(-2, None)}}),
-    "region of two": (base, lambda: part().isel(x=[1]), {"region": {"time": slice(0, 2), "x": slice(2, 3)}}),
-    "region beyond the end": (base, steps, {"region": {"time": slice(2, 5)}}),
-    "region of text": (base, steps, {"region": "foo"}),
-    "region with steps": (base, steps, {"region": {"time": slice(0, 3, 2)}}),
-    "region where nothing is": (None, lambda: only_a(), {"region": {"x": slice(0, 4)}}),
-    "auto": (base, lambda: only_a(2, 1), {"region": "auto"}),
-    "auto of one": (base, lambda: only_a(2, 1), {"region": {"time": "auto", "x": slice(None)}}),
-    "auto of dates": (dates, lambda: dates(1, 2)[["a", "packed", "flag"]], {"region": {"time": "auto"}}),
-    "auto of others": (base, lambda: only_a(2, 5), {"region": "auto"}),
-    "auto in pieces": (base, lambda: only_a().isel(time=[0, 2]), {"region": "auto"}),
-    "encoding of a new one": (base, new_one, {"mode": "a", "encoding": {"n": {"dtype": "i2"}}}),
-}
-"""What is there, what is written to it, and how; xarray's own suite has more."""
-
-
-@pytest.mark.parametrize(("zarr_format", "chunked"), [(3, True), slow(2, False)])
-@pytest.mark.parametrize("case", slow_but(CASES, "w", "default", "a"))
-def test_does_what_the_zarr_engine_does(tmp_path: Path, case: str, zarr_format: Any, chunked: bool) -> None:
-    there, new, options = CASES[case]
-
-    def outcome(write: Any, path: Path) -> Exception | None:
-        if there is not None:
-            there().to_zarr(path, zarr_format=zarr_format)
-        dataset = new()
-        if chunked and write is to_zarr:  # Blocks that do not fit lose data there.
-            dataset = dataset.chunk(time=2) if "time" in dataset.dims else dataset.chunk()
-        try:
-            write(dataset, path, **options)
-        except Exception as error:  # noqa: BLE001 - any is compared
-            return error
-        return None
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        mine = outcome(to_zarr, tmp_path / "ours")
-        reference = outcome(xr.Dataset.to_zarr, tmp_path / "theirs")
-    if reference is not None:
-        assert isinstance(mine, type(reference)), (mine, reference)
-        return
-    if mine is not None:
-        raise mine
-    for consolidated in (True, False):
-        options = {"engine": "zarr", "consolidated": consolidated}
-        found, expected = (xr.open_dataset(tmp_path / path, **options) for path in ("ours", "theirs"))
-        check_same(found, expected)
+def test_what_xarrays_own_tests_of_modes_do_not_write() -> None:
+    """In another order of dimensions, of another type, and nothing at all."""
+    store = to_zarr(dates()).store
+    for start, mode in ((0, "a"), (5, "a-")):
+        new = dates().assign(a=base(3, start)["a"].variable.astype("f4")).transpose()
+        to_zarr(new, store, mode=mode)
+        np.testing.assert_array_equal(open_dataset(store)["a"], base(3, start)["a"])
+    for n, start in ((0, 3), (11, 3)):
+        more = dates(n, start).drop_vars("s").transpose()
+        to_zarr(more, store, append_dim="time")
+    found = open_dataset(store)
+    xr.testing.assert_equal(found.isel(time=slice(3, None)), dates(11, 3).assign(s=found["s"]))
+    assert found["a"].dims == ("time", "x")
+    part = dates(1, 2)[["a", "packed", "flag"]].drop_vars("x")
+    to_zarr(part * 0, store, region={"time": "auto"})
+    assert not open_dataset(store)["a"][2].any()
 
 
 class KillingStore(NotingStore):
