@@ -656,8 +656,7 @@ REFUSED: dict[str, tuple[xr.Dataset, dict[str, Any], type[Exception], str]] = {
     ),
     "unknown codec": (small(), _of_a(compressors="rot13"), ValueError, "'/a'.*rot13"),
     "two compressors": (
-        small(), {**V2, **_of_a(compressor=None, compressors=None)}, ValueError,
-        "'compressor' and 'compressors'",
+        small(), {**V2, **_of_a(compressor=None, compressors=None)}, ValueError, "for 'compressor' use compr"
     ),
     "NaN as integer": (small(), _of_a(dtype="i2", fill_value=np.nan), ValueError, "'/a'"),
     "NaN as mark": (small(), _of_a(dtype="i2", _FillValue=np.nan), ValueError, "NaN"),

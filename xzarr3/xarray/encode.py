@@ -64,11 +64,8 @@ def array_settings(variable: Variable, name: str, format: Format, *, explicit: b
     encoding = {key: value for key, value in variable.encoding.items() if key not in _IGNORED_KEYS}
     if encoding.get("_FillValue", ...) is None:
         del encoding["_FillValue"]
-    if follows_version_2(format) and "compressor" in encoding:
-        if explicit and "compressors" in encoding:
-            raise ArgumentError(
-                f"encoding of variable {name!r} has 'compressor' and 'compressors'; give one of them"
-            )
+    is_given_twice = explicit and "compressors" in encoding  # Then 'compressor' is refused as unknown.
+    if follows_version_2(format) and "compressor" in encoding and not is_given_twice:
         encoding.setdefault("compressors", encoding.pop("compressor"))
     known = [key for key in _STORAGE_KEYS if not (follows_version_2(format) and key == "fill_value")]
     if explicit:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import dask
@@ -87,13 +86,7 @@ def values_later(writes: Sequence[Commit], opened: Store | None) -> Delayed:
     _carry_out(writes)
     if opened is not None and opened.traits.visible == "at close":
         cast("Any", opened).flush()
-    return blocks.delayed(None if opened is None else partial(_close, opened))
-
-
-def _close(opened: Store) -> None:
-    """Close a store that was opened for the write."""
-    with opened:
-        pass
+    return blocks.delayed(None if opened is None else opened.close)
 
 
 def _for_scheduler(options: Mapping[str, Any] | None) -> dict[str, Any]:

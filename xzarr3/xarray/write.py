@@ -284,8 +284,6 @@ def _check(asked: WriteOptions, compute: bool) -> None:
         raise ArgumentTypeError(
             f"encoding={asked.encoding!r}; accepted: for each variable, a mapping of settings"
         )
-    if not isinstance(asked.append_dim, Hashable):
-        raise ArgumentError(f"no dimension {asked.append_dim!r}; accepted: the name of an existing one")
     if asked.resume and (asked.mode not in ("w-", "w") or not compute):
         raise ArgumentError(
             "resume=True goes with mode='w-' or mode='w' and compute=True: a region or an append that was "
