@@ -37,7 +37,6 @@ from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.nodes.consolidated import check_consolidates
 from xzarr3.nodes.find import check_holds, find_format, format_for_new
-from xzarr3.nodes.freshness import stored_metadata
 from xzarr3.nodes.resize import resized
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
@@ -276,19 +275,13 @@ def _found(node: DatasetNode, store: Store) -> tuple[Group, dict[str, Array], li
     group = _find_group(store, node.path, node.asked)
     if group is None:
         return None
-    wanted = [*map(stored_name, node.dataset.variables)]
-    arrays, others = _children(group, wanted)
-    if group.copies is not None:
-        arrays |= _as_stored(arrays, wanted, store)
-    return group, arrays, others
+    return (group, *_children(group, map(stored_name, node.dataset.variables)))
 
 
 def _find_group(store: Store, path: str, asked: WriteOptions) -> Group | None:
     """The group to write to; None if there is none and one may be made."""
     zarr_format = asked.zarr_format
-    # If only values change, the consolidated copy will do.
-    consolidated = asked.consolidated if asked.mode == "r+" else False
-    group = find_group(store, path, zarr_format=zarr_format, use_consolidated=consolidated)
+    group = find_group(store, path, zarr_format=zarr_format, use_consolidated=False)
     if group is not None:
         return group
     other = None if zarr_format is None else find_format(store, path)
@@ -299,7 +292,7 @@ def _find_group(store: Store, path: str, asked: WriteOptions) -> Group | None:
         )
     if asked.mode == "r+" or asked.region is not None:
         try:  # Its error says what is there instead.
-            return open_group(store, path, zarr_format=zarr_format, use_consolidated=consolidated)
+            return open_group(store, path, zarr_format=zarr_format, use_consolidated=False)
         except NodeNotFoundError as error:
             error.add_note("to_zarr(..., compute=False) makes a dataset of which regions can be written")
             raise
@@ -325,19 +318,6 @@ def _children(group: Group, wanted: Iterable[str]) -> tuple[dict[str, Array], li
         elif node is not None:
             others.append(name)
     return arrays, others
-
-
-def _as_stored(arrays: Mapping[str, Array], wanted: Iterable[str], store: Store) -> dict[str, Array]:
-    """The arrays that are written, as their documents say now; consolidated metadata may be out of date.
-
-    Values are packed and placed by the attributes, so an outdated ``scale_factor`` would store wrong numbers.
-    """
-    names = [name for name in wanted if name in arrays]
-    metas = parallel_map(stored_metadata, [arrays[name] for name in names], store.concurrency)
-    return {
-        name: Array(arrays[name].store, arrays[name].path, meta, format=arrays[name].format)
-        for name, meta in zip(names, metas, strict=True)
-    }
 
 
 def _lengths(arrays: Mapping[str, Array]) -> dict[str, dict[str, int]]:
