@@ -166,22 +166,6 @@ def test_what_several_results_use_is_read_once(hours: int, name: str, chunks: An
     assert name != "means" or len(read) == 4800 // hours
 
 
-def test_a_row_of_a_large_block_moves_little() -> None:
-    """A block that nobody else needs is not read whole, nor one of which several need little."""
-    store = recording(request_bytes=2**16)
-    shape = (64, 2**17)  # 64 MiB.
-    array = xzarr3.create_array(
-        store, "t", shape=shape, chunks=shape, dtype="f8", compressors=None, dimension_names=["y", "x"]
-    )
-    array[5:7] = np.arange(2**18).reshape(2, -1)
-    lazy = ours(store, chunks={})["t"]
-    for rows in ([lazy[5]], [lazy[5].sum(), lazy[60].max()], [lazy.isel(y=slice(5, 7)).mean("x")]):
-        with store.recorded() as made:
-            found = dask.compute(*rows, scheduler="sync")
-        assert sum(request.length for request in made) < 4 * 2**20
-    np.testing.assert_array_equal(found[0], np.arange(2**18).reshape(2, -1).mean(1))
-
-
 def test_names_are_readable_and_tell_what_is_read(packed: str) -> None:
     def name(array: xr.DataArray) -> str:
         return str(array.data.name)
