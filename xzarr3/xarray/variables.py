@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 from xarray import Variable
@@ -278,7 +278,7 @@ def as_variable(array: ReadableArray, mask: bool | None = None) -> Variable:
         encoding["dtype"] = array.dtype
     if not (mask or follows_version_2(array.format) or array.is_optional):
         encoding["fill_value"] = meta.fill_value
-    data: Any = indexing.LazilyIndexedArray(LazyArray(array, marked(array)), _everything(len(shape)))
+    data: Any = indexing.LazilyIndexedArray(LazyArray(array, marked(array)))
     return Variable(dims, data, attributes, encoding, fastpath=True)
 
 
@@ -332,11 +332,6 @@ def _of_numcodecs(configuration: Mapping[str, Any]) -> Any:
         return get_codec(dict(configuration))
     except (ValueError, TypeError):
         return copy.deepcopy(dict(configuration))
-
-
-@cache
-def _everything(ndim: int) -> indexing.BasicIndexer:
-    return indexing.BasicIndexer((slice(None),) * ndim)
 
 
 @contextmanager
