@@ -85,11 +85,20 @@ def _to_zarr(dataset: Any, store: Any = None, *args: Any, **options: Any) -> Any
     return xzarr3.to_zarr(dataset, store, *args, **(options if has_array else _format(options)))
 
 
-def _open(open: Any, place: Any, **options: Any) -> Any:
-    if options.get("engine") == "zarr":
-        options["engine"] = "xzarr3"
-        options.pop("mode", None)
-    return open(place, **options)
+def _opener(open: Any) -> Any:
+    """One of xarray's functions, with this engine for the zarr engine."""
+
+    @functools.wraps(open)
+    def opened(place: Any, **options: Any) -> Any:
+        if options.get("engine") == "zarr":
+            options["engine"] = "xzarr3"
+            options.pop("mode", None)
+        return open(place, **options)
+
+    return opened
+
+
+OPENERS = ("open_dataset", "open_dataarray", "open_datatree", "open_groups")
 
 
 class Ours:
@@ -99,11 +108,9 @@ class Ours:
     def _ours(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
         for kind in (xr.Dataset, xr.DataArray, xr.DataTree):
             monkeypatch.setattr(kind, "to_zarr", _to_zarr)
-        for module, name in itertools.product(
-            (xr, theirs, of_trees), ("open_dataset", "open_dataarray", "open_datatree", "open_groups")
-        ):
-            opener = functools.partial(_open, getattr(module, name, None))
-            monkeypatch.setattr(module, name, opener, raising=False)
+        for module, name in itertools.product((xr, theirs, of_trees), OPENERS):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, _opener(getattr(module, name)))
         for module in (xr, theirs):
             monkeypatch.setattr(module, "open_zarr", xzarr3.open_zarr, raising=False)
         for mark in request.node.iter_markers("skip_if_param"):
