@@ -7,15 +7,12 @@ Nothing here knows stores, chunk keys or selections.
 
 from __future__ import annotations
 
-import threading
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.base import (
@@ -46,41 +43,9 @@ if TYPE_CHECKING:
 MAX_CODECS = 64
 """Largest number of codecs in a list. Each codec takes time and may make a chunk larger."""
 _SLACK = 2**20  # bytes
-_MAX_SCRATCH = 2**25  # bytes
 COPY_RATE = 8000
 """About how many bytes of a cached file are read in a microsecond."""
 _FILTER_RATE = 1000  # bytes that a filter decodes in a microsecond
-
-
-class _PackedElements(threading.local):
-    """Scratch memory of one thread, in which it makes a chunk contiguous. Fresh memory would cost more.
-
-    The memory serves one chunk at a time. It is free again when nothing refers to that chunk's bytes. A
-    chunk that is encoded before then gets new memory. This happens when a codec or a store itself writes to
-    an array.
-    """
-
-    def __init__(self) -> None:
-        self._free = [np.empty(0, np.uint8)]
-        self._lent: weakref.ref[npt.NDArray[np.uint8]] | None = None
-
-    def of(self, array: AnyArray, dtype: np.dtype[np.generic]) -> memoryview:
-        """The elements of an array in C order, as this dtype."""
-        size = array.size * dtype.itemsize
-        free = self._free
-        if free:
-            memory = free.pop()
-            if len(memory) < size:
-                memory = np.empty(size, np.uint8)
-            octets = memory[:size]  # alive as long as the memoryview returned below, or one made from it
-            self._lent = weakref.ref(octets, lambda _: free.append(memory))
-        else:
-            octets = np.empty(size, np.uint8)
-        octets.view(dtype).reshape(array.shape)[...] = array
-        return octets.data
-
-
-_packed_elements = _PackedElements()
 
 
 class Calling:
@@ -200,7 +165,6 @@ class CodecChain:
         self.stored_dtype = serializer.stored_dtype(spec) if isinstance(serializer, BytesCodec) else None
         # Whether a codec decides the shape of the decoded array, so that the shape has to be checked.
         self._shapes_array = bool(self._filters) or self.stored_dtype is None
-        self._packs = self.stored_dtype is not None and 0 < spec.nbytes <= _MAX_SCRATCH
         # Other writers may set bits that no value of the type uses. Shards clear them in each inner chunk.
         self._settle: Callable[[AnyArray], AnyArray] | None = None
         if self._shard is None and spec.dtype.kind == "b":
@@ -386,9 +350,7 @@ class CodecChain:
             for call.codec, spec in self._filters:
                 array = call.codec.encode(array, spec)
             call.codec = self._serializer
-            if self._packs and not array.flags.c_contiguous:
-                data = _packed_elements.of(array, cast("np.dtype[np.generic]", self.stored_dtype))
-            elif self._shard is not None:
+            if self._shard is not None:
                 data = self._shard.encode(array, keep_empty=keep_empty)
             else:
                 data = call.codec.encode(array, self._stored)
