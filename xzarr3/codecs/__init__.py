@@ -58,8 +58,7 @@ if TYPE_CHECKING:
     from xzarr3.codecs.scale_offset import ScaleOffsetCodec
     from xzarr3.codecs.sharding import ShardingCodec
     from xzarr3.codecs.transpose import TransposeCodec
-    from xzarr3.codecs.vlen_bytes import VLenBytesCodec
-    from xzarr3.codecs.vlen_utf8 import VLenUTF8Codec
+    from xzarr3.codecs.vlen import VLenBytesCodec, VLenUTF8Codec
     from xzarr3.codecs.zfp import ZfpCodec, ZfpyCodec
     from xzarr3.codecs.zstd import ZstdCodec
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
 from typing import Any, ClassVar, Self
@@ -20,7 +20,14 @@ import numpy as np
 from xzarr3 import fields
 from xzarr3._types import JSON, AnyArray, Buffer, Scalar
 from xzarr3.dtypes import ZDType
-from xzarr3.errors import ChunkDecodeError, MetadataError, UnknownExtensionError, listed
+from xzarr3.errors import (
+    ChunkDecodeError,
+    ChunkEncodeError,
+    MetadataError,
+    UnknownExtensionError,
+    listed,
+    shorten,
+)
 
 MAX_VARIABLE = 2**31 - 1
 """Largest encoded size, in bytes, of a chunk whose elements have no fixed size.
@@ -216,6 +223,26 @@ class ArrayArrayCodec(Codec):
     @abstractmethod
     def decode(self, array: AnyArray, spec: ChunkSpec) -> AnyArray:
         """Decode to a chunk that ``spec`` describes."""
+
+    def encoded_fill_value(self, spec: ChunkSpec) -> Scalar:
+        """The fill value of encoded chunks, of a codec that encodes each element independently.
+
+        A shard after the codec needs it for missing inner chunks.
+
+        Raises
+        ------
+        MetadataError
+            If the codec cannot encode the fill value.
+        """
+        fill = spec.data_type.filled((), spec.fill_value)
+        try:
+            return np.asarray(self.encode(fill, replace(spec, shape=())))[()]  # type: ignore[no-any-return]
+        except ChunkEncodeError as error:
+            raise MetadataError(
+                f"codec '{self.name}' cannot encode the fill value: {error.reason}",
+                found=shorten(spec.fill_value),
+                advice="choose another fill value",
+            ) from error
 
 
 class ArrayBytesCodec(Codec):

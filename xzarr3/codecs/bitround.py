@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from xzarr3._types import AnyArray
-from xzarr3.codecs._fill import encoded_fill_value
 from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec
 from xzarr3.fields import Meta
 
@@ -46,7 +45,7 @@ class BitRoundCodec(ArrayArrayCodec):
 
     def resolve(self, spec: ChunkSpec) -> ChunkSpec:
         self.require_data_type(spec, MANTISSA)
-        return replace(spec, fill_value=encoded_fill_value(self, spec))
+        return replace(spec, fill_value=self.encoded_fill_value(spec))
 
     def encode(self, array: AnyArray, spec: ChunkSpec) -> AnyArray:
         values = np.ascontiguousarray(array, dtype=spec.dtype)

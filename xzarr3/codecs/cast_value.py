@@ -25,7 +25,6 @@ import numpy.typing as npt
 
 from xzarr3._types import JSON, AnyArray
 from xzarr3.codecs._casting import INTEGERS, NUMBERS, Fail, Rounding, cast
-from xzarr3.codecs._fill import encoded_fill_value
 from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec
 from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError, listed, located, shorten
@@ -133,7 +132,7 @@ class CastValueCodec(ArrayArrayCodec):
     def resolve(self, spec: ChunkSpec) -> ChunkSpec:
         self.require_data_type(spec, NUMBERS)
         one = replace(spec, shape=())
-        fill = encoded_fill_value(self, one)
+        fill = self.encoded_fill_value(one)
         encoded = self.data_type.filled((), fill)
         try:
             decoded = self.decode(encoded, one)

@@ -37,8 +37,8 @@ _CORE = {
     "scale_offset": "xzarr3.codecs.scale_offset:ScaleOffsetCodec",
     "sharding_indexed": "xzarr3.codecs.sharding:ShardingCodec",
     "transpose": "xzarr3.codecs.transpose:TransposeCodec",
-    "vlen-bytes": "xzarr3.codecs.vlen_bytes:VLenBytesCodec",
-    "vlen-utf8": "xzarr3.codecs.vlen_utf8:VLenUTF8Codec",
+    "vlen-bytes": "xzarr3.codecs.vlen:VLenBytesCodec",
+    "vlen-utf8": "xzarr3.codecs.vlen:VLenUTF8Codec",
     "zfp": "xzarr3.codecs.zfp:ZfpCodec",
     "zstd": "xzarr3.codecs.zstd:ZstdCodec",
 }

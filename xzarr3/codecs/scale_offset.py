@@ -17,7 +17,6 @@ import numpy as np
 
 from xzarr3._types import AnyArray
 from xzarr3.codecs._casting import INTEGERS, NUMBERS
-from xzarr3.codecs._fill import encoded_fill_value
 from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError, shorten
@@ -60,7 +59,7 @@ class ScaleOffsetCodec(ArrayArrayCodec):
     def resolve(self, spec: ChunkSpec) -> ChunkSpec:
         self.require_data_type(spec, NUMBERS)
         _numbers(self, spec.data_type)
-        return replace(spec, fill_value=encoded_fill_value(self, spec))
+        return replace(spec, fill_value=self.encoded_fill_value(spec))
 
     def encode(self, array: AnyArray, spec: ChunkSpec) -> AnyArray:
         offset, scale = _numbers(self, spec.data_type)

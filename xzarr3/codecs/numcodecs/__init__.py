@@ -30,6 +30,16 @@ _REFUSED = {
 _SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 
 
+class NumcodecsCodec(Codec):
+    """A codec of numcodecs; its parameters have the same names as in numcodecs."""
+
+    _null_is_absence = True
+
+    def to_json(self) -> JSON:
+        # zarr-python requires a configuration even if it is empty.
+        return {"name": self.name, "configuration": self.configuration()}
+
+
 class _Gzip(msgspec.Struct, frozen=True):
     level: Annotated[int, Meta(ge=-1, le=9)] = 1
 

@@ -21,7 +21,7 @@ from numcodecs.shuffle import Shuffle
 
 from xzarr3._types import JSON, Buffer
 from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec
-from xzarr3.codecs.numcodecs.base import NumcodecsCodec
+from xzarr3.codecs.numcodecs import NumcodecsCodec
 from xzarr3.codecs.streams import decompressed
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, UnknownExtensionError
 from xzarr3.fields import Meta

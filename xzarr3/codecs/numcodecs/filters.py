@@ -29,7 +29,7 @@ from numcodecs.quantize import Quantize
 from xzarr3._types import JSON, AnyArray
 from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec
 from xzarr3.codecs.bitround import MANTISSA, BitRoundCodec
-from xzarr3.codecs.numcodecs.base import NumcodecsCodec
+from xzarr3.codecs.numcodecs import NumcodecsCodec
 from xzarr3.dtypes import parse_dtype
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError, listed
 from xzarr3.fields import REQUIRED, Meta, Number

@@ -17,7 +17,7 @@ import numpy as np
 
 from xzarr3._types import JSON, AnyArray, Buffer
 from xzarr3.codecs.base import MAX_VARIABLE, ArrayBytesCodec, ChunkSpec
-from xzarr3.codecs.numcodecs.base import NumcodecsCodec
+from xzarr3.codecs.numcodecs import NumcodecsCodec
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, UnknownExtensionError
 
 
