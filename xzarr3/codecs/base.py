@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 
@@ -236,7 +236,7 @@ class ArrayArrayCodec(Codec):
         """
         fill = spec.data_type.filled((), spec.fill_value)
         try:
-            return np.asarray(self.encode(fill, replace(spec, shape=())))[()]  # type: ignore[no-any-return]
+            return cast("Scalar", np.asarray(self.encode(fill, replace(spec, shape=())))[()])
         except ChunkEncodeError as error:
             raise MetadataError(
                 f"codec '{self.name}' cannot encode the fill value: {error.reason}",

@@ -14,17 +14,13 @@ from __future__ import annotations
 
 import math
 import re
-from abc import abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Self, cast
 
 import numpy as np
-from numcodecs.astype import AsType
-from numcodecs.delta import Delta
-from numcodecs.fixedscaleoffset import FixedScaleOffset
+from numcodecs import get_codec
 from numcodecs.packbits import PackBits
-from numcodecs.quantize import Quantize
 
 from xzarr3._types import JSON, AnyArray
 from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec
@@ -43,16 +39,17 @@ _FAILURES = (TypeError, ValueError, ArithmeticError, LookupError)
 
 
 class Filter(NumcodecsCodec, ArrayArrayCodec):
-    """A filter of numcodecs that keeps the shape."""
+    """A filter of numcodecs that keeps the shape, and whose configuration has dtypes."""
+
+    dtype_fields: ClassVar[tuple[str, str]] = ("dtype", "astype")
+    """The fields with the dtypes of decoded and of encoded elements."""
+    _kinds: ClassVar[str]
 
     @cached_property
-    @abstractmethod
     def _coder(self) -> Any:
         """The filter of numcodecs, with dtypes in the byte order of this machine."""
-
-    @abstractmethod
-    def _output(self, spec: ChunkSpec) -> np.dtype[Any]:
-        """The dtype of encoded arrays; raises MetadataError if the codec cannot encode such chunks."""
+        dtypes = {field: dtype.str for field, dtype in zip(self.dtype_fields, self._dtypes, strict=True)}
+        return get_codec({"id": self.name.removeprefix("numcodecs."), **self.configuration(), **dtypes})
 
     def resolve(self, spec: ChunkSpec) -> ChunkSpec:
         if spec.data_type.is_variable:
@@ -75,7 +72,7 @@ class Filter(NumcodecsCodec, ArrayArrayCodec):
         # numcodecs encodes elements in memory order.
         values = np.ascontiguousarray(array, dtype=spec.dtype).reshape(-1)
         try:
-            encoded: AnyArray = self._coder.encode(self._looked_at(values)) if values.size else values
+            encoded: AnyArray = self._coder.encode(values.view(self._dtypes[0])) if values.size else values
             return encoded.reshape(-1).view(self._output(spec))
         except _FAILURES as error:
             raise ChunkEncodeError(f"values cannot be encoded: {error}", codec=self.name) from error
@@ -87,17 +84,6 @@ class Filter(NumcodecsCodec, ArrayArrayCodec):
             return decoded.view(spec.dtype).reshape(spec.shape)
         except _FAILURES as error:
             raise ChunkDecodeError(f"values cannot be decoded: {error}", codec=self.name) from error
-
-    def _looked_at(self, values: AnyArray) -> AnyArray:
-        """View decoded elements as the filter sees them."""
-        return values
-
-
-class TypedFilter(Filter):
-    """A filter whose configuration has the dtypes of decoded and encoded elements."""
-
-    dtype_fields: ClassVar[tuple[str, str]] = ("dtype", "astype")
-    _kinds: ClassVar[str]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -142,6 +128,7 @@ class TypedFilter(Filter):
         return decoded, decoded if given is None else np.dtype(given).newbyteorder("=")
 
     def _output(self, spec: ChunkSpec) -> np.dtype[Any]:
+        """The dtype of encoded arrays; raises MetadataError if the codec cannot encode such chunks."""
         field = self.dtype_fields[0]
         if getattr(self, field) is None:
             return self.evolve(spec)._output(spec)
@@ -155,12 +142,9 @@ class TypedFilter(Filter):
             )  # fmt: skip
         return self._dtypes[1]
 
-    def _looked_at(self, values: AnyArray) -> AnyArray:
-        return values.view(self._dtypes[0])
-
 
 @dataclass(frozen=True)
-class _Retyped(TypedFilter):
+class _Retyped(Filter):
     """A filter with these fields.
 
     Parameters
@@ -188,10 +172,6 @@ class DeltaCodec(_Retyped):
 
     name = "numcodecs.delta"
     _kinds = "iufc"
-
-    @cached_property
-    def _coder(self) -> Any:
-        return Delta(*self._dtypes)
 
 
 @dataclass(frozen=True)
@@ -223,13 +203,9 @@ class FixedScaleOffsetCodec(_Retyped):
         if self.scale == 0:
             raise self.wrong("scale", self.scale, "a finite number other than 0")
 
-    @cached_property
-    def _coder(self) -> Any:
-        return FixedScaleOffset(self.offset, self.scale, *self._dtypes)
-
 
 @dataclass(frozen=True)
-class AsTypeCodec(TypedFilter):
+class AsTypeCodec(Filter):
     """Casts to another dtype; numpy decides the result for values that the dtype cannot hold.
 
     Parameters
@@ -253,10 +229,6 @@ class AsTypeCodec(TypedFilter):
     decode_dtype: str | None = None
     encode_dtype: Annotated[str, REQUIRED] = "<f4"
 
-    @cached_property
-    def _coder(self) -> Any:
-        return AsType(*reversed(self._dtypes))
-
 
 @dataclass(frozen=True)
 class QuantizeCodec(_Retyped):
@@ -278,10 +250,6 @@ class QuantizeCodec(_Retyped):
     name = "numcodecs.quantize"
     _kinds = "f"
     digits: Annotated[int, Meta(ge=-300, le=300), REQUIRED] = 0
-
-    @cached_property
-    def _coder(self) -> Any:
-        return Quantize(self.digits, *self._dtypes)
 
 
 @dataclass(frozen=True)
@@ -314,7 +282,7 @@ class NumcodecsBitRoundCodec(NumcodecsCodec, BitRoundCodec):
 
 
 @dataclass(frozen=True)
-class NumcodecsPackBitsCodec(Filter):
+class NumcodecsPackBitsCodec(NumcodecsCodec, ArrayArrayCodec):
     """Packs eight truth values into a byte. A byte before them holds the number of unused bits.
 
     Examples
@@ -326,21 +294,14 @@ class NumcodecsPackBitsCodec(Filter):
 
     name = "numcodecs.packbits"
 
-    def _output(self, spec: ChunkSpec) -> np.dtype[Any]:
-        self.require_data_type(spec, ("bool",))
-        return np.dtype(np.uint8)
-
-    @cached_property
-    def _coder(self) -> Any:
-        return PackBits()
-
     def resolve(self, spec: ChunkSpec) -> ChunkSpec:
-        data_type = parse_dtype(self._output(spec))
+        self.require_data_type(spec, ("bool",))
+        data_type = parse_dtype("uint8")
         size = 1 + -(-math.prod(spec.shape) // 8)
         return replace(spec, shape=(size,), data_type=data_type, fill_value=data_type.default_scalar())
 
     def encode(self, array: AnyArray, spec: ChunkSpec) -> AnyArray:
-        return cast("AnyArray", self._coder.encode(np.ascontiguousarray(array, dtype=bool)))
+        return cast("AnyArray", PackBits().encode(np.ascontiguousarray(array, dtype=bool)))
 
     def decode(self, array: AnyArray, spec: ChunkSpec) -> AnyArray:
         number = math.prod(spec.shape)
@@ -348,7 +309,7 @@ class NumcodecsPackBitsCodec(Filter):
             raise ChunkDecodeError(
                 f"{array[0]} bits left over, expected {-number % 8} for shape {spec.shape}", codec=self.name
             )
-        return cast("AnyArray", self._coder.decode(np.ascontiguousarray(array))).reshape(spec.shape)
+        return cast("AnyArray", PackBits().decode(np.ascontiguousarray(array))).reshape(spec.shape)
 
 
 def byte_order(dtype: object) -> str | None:
@@ -374,7 +335,7 @@ def in_byte_order(dtype: str, endian: str | None) -> str:
 
 def with_byte_order(codec: Any, endian: str | None) -> dict[str, JSON]:
     """The dtypes in the configuration of a filter, in a byte order; empty for other codecs."""
-    if not isinstance(codec, TypedFilter):
+    if not isinstance(codec, Filter):
         return {}
     named = [(field, getattr(codec, field)) for field in codec.dtype_fields]
     return {field: in_byte_order(name, endian) for field, name in named if name is not None}

@@ -52,24 +52,9 @@ _ACCEPTED_CODECS = listed(f"{_CODECS}/{name}/1.0" for name in _KNOWN_CODECS)
 _SHUFFLES = {-1: None, 0: "noshuffle", 1: "shuffle", 2: "bitshuffle"}
 
 
-def _codec(item: object, ndim: int, field: str) -> Codec:
-    found, _ = read(_Codec, item, field)
-    match = _CODEC_URI.fullmatch(found.type)
-    if match is None or match[1] not in _KNOWN_CODECS:
-        raise UnknownExtensionError(
-            "unknown codec", field=f"{field}.type", found=found.type, accepted=_ACCEPTED_CODECS
-        )
-    with located(field=field):
-        return _CODEC_OF[match[1]](found.configuration, ndim)
-
-
 class _Codec(msgspec.Struct, frozen=True):
     type: URI
     configuration: dict[str, Any] = msgspec.field(default_factory=dict)
-
-
-class _Gzip(msgspec.Struct, frozen=True):
-    level: Annotated[int, Meta(ge=0, le=9)] = 5  # decoding needs no level
 
 
 class _Blosc(msgspec.Struct, frozen=True):
@@ -89,27 +74,25 @@ class _Transpose(msgspec.Struct, frozen=True):
     ]
 
 
-def _gzip(configuration: Mapping[str, JSON], ndim: int) -> Codec:
-    return GzipCodec(**fields.read(_Gzip, configuration, "codec 'gzip'"))
-
-
-def _blosc(configuration: Mapping[str, JSON], ndim: int) -> Codec:
-    given = _Blosc(**fields.read(_Blosc, configuration, "codec 'blosc'"))
-    return BloscCodec(given.cname, given.clevel, _SHUFFLES[given.shuffle], None, given.blocksize)  # type: ignore[arg-type]
-
-
-def _endian(configuration: Mapping[str, JSON], ndim: int) -> Codec:
-    return BytesCodec(**fields.read(_Endian, configuration, "codec 'endian'"))
-
-
-def _transpose(configuration: Mapping[str, JSON], ndim: int) -> Codec:
-    order = fields.read(_Transpose, configuration, "codec 'transpose'")["order"]
-    if order == "F":
-        return _reversed(ndim)
-    return TransposeCodec(tuple(range(ndim)) if order == "C" else order)
-
-
-_CODEC_OF = {"gzip": _gzip, "blosc": _blosc, "endian": _endian, "transpose": _transpose}
+def _codec(item: object, ndim: int, field: str) -> Codec:
+    found, _ = read(_Codec, item, field)
+    match, given = _CODEC_URI.fullmatch(found.type), found.configuration
+    if match is None or match[1] not in _KNOWN_CODECS:
+        raise UnknownExtensionError(
+            "unknown codec", field=f"{field}.type", found=found.type, accepted=_ACCEPTED_CODECS
+        )
+    with located(field=field):
+        if match[1] == "gzip":
+            return GzipCodec.from_configuration({"level": 5, **given})  # decoding needs no level
+        if match[1] == "endian":
+            return BytesCodec(**fields.read(_Endian, given, "codec 'endian'"))
+        if match[1] == "blosc":
+            blosc = _Blosc(**fields.read(_Blosc, given, "codec 'blosc'"))
+            shuffle = _SHUFFLES[blosc.shuffle]
+            return BloscCodec(blosc.cname, blosc.clevel, shuffle, None, blosc.blocksize)  # type: ignore[arg-type]
+        order = fields.read(_Transpose, given, "codec 'transpose'")["order"]
+        orders = {"C": tuple(range(ndim)), "F": _reversed(ndim).order}
+        return TransposeCodec(orders.get(order, order))
 
 
 def _reversed(ndim: int) -> TransposeCodec:
