@@ -25,8 +25,8 @@ class Extension(NamedTuple):
     """An extension as named in a document."""
 
     name: str
-    configuration: JSON
-    """The configuration in the document, unchecked."""
+    configuration: dict[str, JSON]
+    """The configuration in the document, its fields unchecked."""
     optional: bool
     """Whether a reader that does not know the extension may ignore it."""
 
@@ -68,7 +68,12 @@ def parse_extension(value: object, what: str = "an extension") -> Extension:
         )
     for field in value.keys() - {"name", "configuration", "must_understand"}:
         raise UnknownExtensionError("unknown field", field=field, found=value[field], accepted=EXTENSION)
-    return Extension(value["name"], value.get("configuration", {}), not needed)
+    configuration = value.get("configuration", {})
+    if not isinstance(configuration, dict):
+        raise MetadataError(
+            "not a configuration", field="configuration", found=configuration, accepted="an object"
+        )
+    return Extension(value["name"], configuration, not needed)
 
 
 def unknown_fields(

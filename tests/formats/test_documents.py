@@ -187,7 +187,7 @@ INVALID: list[tuple[str, str, str, list[Any]]] = [
     ("data_type", "data_type", "object", [..., None]),
     ("data_type", "data_type", "a name", [5, []]),
     ("data_type", "data_type", "'name'", [{}, {"name": 5}]),
-    ("data_type", "data_type", "'configuration'", [codec("int16", []), codec("int16", None)]),
+    ("data_type", "data_type.configuration", "an object", [codec("int16", []), codec("int16", None)]),
     ("data_type", "data_type.must_understand", "true",
      [{"name": "int16", "must_understand": False}, {"name": "x", "must_understand": False},
       {"name": "int16", "must_understand": "true"}]),

@@ -171,10 +171,6 @@ def codec_from_json(data: JSON) -> Codec | None:
     GzipCodec(level=5)
     """
     found = parse_extension(data, "a codec")
-    if not isinstance(found.configuration, dict):
-        raise MetadataError(
-            "not a configuration", field="configuration", found=found.configuration, accepted="an object"
-        )
     if found.name in ALIASES and found.name not in _registered:
         # Imported by its place, because the module of these names needs this registry.
         aliased: Any = loaded("xzarr3.codecs.numcodecs:aliased")

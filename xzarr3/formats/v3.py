@@ -37,7 +37,7 @@ from xzarr3.formats.base import (
     node_prefix,
     without_consolidated,
 )
-from xzarr3.grid import Grid, parse_grid
+from xzarr3.grid import parse_grid
 from xzarr3.model.chunk_keys import chunk_key_encoding
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata, check_shape
 from xzarr3.model.storage_transformers import StorageTransformer, storage_transformer
@@ -122,18 +122,14 @@ def _extension(value: Any, field: str) -> tuple[str, dict[str, Any]]:
             found=False,
             accepted="true, or no such field",
         )
-    if not isinstance(found.configuration, dict):
-        raise MetadataError("not an extension", field=field, found=value, accepted=EXTENSION)
     return found.name, found.configuration
 
 
 def _parse_array(document: Mapping[str, Any]) -> ArrayMetadata:
     attributes = document.get("attributes", {})
-    if not isinstance(attributes, dict):
-        return _read_array(document)  # It raises.
     rest = {name: value for name, value in document.items() if name != "attributes"}
     key = json_key(rest)
-    if not isinstance(key, bytes) or len(key) > _LONG:
+    if not isinstance(attributes, dict) or not isinstance(key, bytes) or len(key) > _LONG:
         return _read_array(document)
     return remembered(("array", key), lambda: _read_array(rest)).like(document, attributes)
 
@@ -160,7 +156,7 @@ def _read_array(document: Mapping[str, Any]) -> ArrayMetadata:
     meta = ArrayMetadata(
         shape=shape,
         data_type=data_type,
-        chunk_grid=_chunk_grid(typed.chunk_grid, shape),
+        chunk_grid=parse_grid(*_extension(typed.chunk_grid, "chunk_grid"), shape),
         chunk_key_encoding=chunk_key_encoding(*_extension(typed.chunk_key_encoding, "chunk_key_encoding")),
         fill_value=fill_value,
         codecs=codecs,
@@ -185,25 +181,16 @@ def _data_type(value: Any) -> JSON:
     return {"name": name, "configuration": configuration} if configuration else cast("JSON", name)
 
 
-def _chunk_grid(value: Any, shape: tuple[int, ...]) -> Grid:
-    name, configuration = _extension(value, "chunk_grid")
-    return parse_grid(name, configuration, shape)
-
-
 def _storage_transformers(values: list[Any]) -> Iterator[StorageTransformer]:
     """The known storage transformers. Skips an unknown one that need not be understood."""
     for at, value in enumerate(values):
-        field = f"storage_transformers[{at}]"
         try:
-            found = parse_extension(value, "a storage transformer")
-            if not isinstance(found.configuration, dict):
-                raise MetadataError("not an extension", found=value, accepted=EXTENSION)
-            yield storage_transformer(found.name, found.configuration)
-        except MetadataError as error:
-            if is_optional(value) and isinstance(error, UnknownExtensionError):
-                continue
-            error.at(field=field)
-            raise
+            with located(field=f"storage_transformers[{at}]"):
+                found = parse_extension(value, "a storage transformer")
+                yield storage_transformer(found.name, found.configuration)
+        except UnknownExtensionError:
+            if not is_optional(value):
+                raise
 
 
 def _parse_group(document: Mapping[str, Any]) -> GroupMetadata:
