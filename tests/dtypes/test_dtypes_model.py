@@ -478,7 +478,7 @@ def test_other_codecs_of_objects_are_refused(codec: str | None) -> None:
     match = "no filter says" if codec is None else f"'{codec}' of objects"
     with pytest.raises(UnknownExtensionError, match=match) as caught:
         registry.match_json({"name": "|O", "object_codec_id": codec}, zarr_format=2)
-    assert ("runs any code" in str(caught.value)) is (codec == "pickle")
+    assert ("run code" in str(caught.value)) is (codec == "pickle")
     assert "'vlen-utf8'" in str(caught.value)
 
 

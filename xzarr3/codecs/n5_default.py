@@ -16,17 +16,15 @@ from __future__ import annotations
 import math
 import struct
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Literal, Self
 
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs._casting import INTEGERS
 from xzarr3.codecs.base import ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.bytes import BytesCodec
-from xzarr3.codecs.pipeline import CodecChain
+from xzarr3.codecs.pipeline import CodecChain, chain_of
 from xzarr3.codecs.registry import codecs_from_json
 from xzarr3.codecs.transpose import TransposeCodec
-from xzarr3.dtypes import ZDType
 from xzarr3.errors import ChunkDecodeError, located
 from xzarr3.fields import parsed
 
@@ -71,14 +69,14 @@ class N5DefaultCodec(ArrayBytesCodec):
 
     def check(self, spec: ChunkSpec) -> None:
         self.require_data_type(spec, (*INTEGERS, "float32", "float64"))
-        _chain(self.codecs, spec.data_type, spec.shape)
+        chain_of(self.codecs, spec.shape, spec.data_type)
 
     def max_encoded_size(self, spec: ChunkSpec) -> int:
-        return 4 + 4 * len(spec.shape) + _chain(self.codecs, spec.data_type, spec.shape).max_encoded_size
+        return 4 + 4 * len(spec.shape) + chain_of(self.codecs, spec.shape, spec.data_type).max_encoded_size
 
     def encode(self, array: AnyArray, spec: ChunkSpec) -> Buffer:
         header = struct.pack(f">HH{len(spec.shape)}I", 0, len(spec.shape), *spec.shape)
-        return b"".join([header, _chain(self.codecs, spec.data_type, spec.shape).encode(array)])
+        return b"".join([header, chain_of(self.codecs, spec.shape, spec.data_type).encode(array)])
 
     def decode(self, data: Buffer, spec: ChunkSpec) -> AnyArray:
         ndim, size = len(spec.shape), 4 + 4 * len(spec.shape)
@@ -92,7 +90,7 @@ class N5DefaultCodec(ArrayBytesCodec):
                 f"{shape}; expected mode 0 ('default'), {ndim} dimensions and about {spec.shape}",
                 codec=self.name,
             )
-        block = _chain(self.codecs, spec.data_type, shape).decode(memoryview(data)[size:])
+        block = chain_of(self.codecs, shape, spec.data_type).decode(memoryview(data)[size:])
         if shape == spec.shape:
             return block
         chunk = spec.data_type.filled(spec.shape, spec.fill_value)
@@ -104,9 +102,3 @@ class N5DefaultCodec(ArrayBytesCodec):
 def _first_codecs(ndim: int, endian: Literal["big"] | None) -> tuple[Codec, ...]:
     """The codecs that N5 always has."""
     return TransposeCodec(tuple(reversed(range(ndim)))), BytesCodec(endian)
-
-
-@lru_cache(maxsize=128)
-def _chain(codecs: tuple[Codec, ...], data_type: ZDType, shape: tuple[int, ...]) -> CodecChain:
-    """The codecs bound to blocks of this shape. None of them uses the fill value."""
-    return CodecChain(codecs, ChunkSpec(shape, data_type, data_type.default_scalar()))

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -21,9 +20,9 @@ import numpy as np
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.codecs.base import ArrayBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.parsing import parse_codecs
-from xzarr3.codecs.pipeline import CodecChain
+from xzarr3.codecs.pipeline import CodecChain, chain_of
 from xzarr3.codecs.registry import codecs_from_json
-from xzarr3.dtypes import Bool, ZDType
+from xzarr3.dtypes import Bool
 from xzarr3.dtypes.optional import Optional
 from xzarr3.errors import ChunkDecodeError, located
 from xzarr3.fields import parsed
@@ -77,12 +76,12 @@ class OptionalCodec(ArrayBytesCodec):
 
     def _mask_chain(self, spec: ChunkSpec) -> CodecChain:
         with located(field="configuration.mask_codecs"):
-            return _chain(self.mask_codecs, spec.shape, Bool())
+            return chain_of(self.mask_codecs, spec.shape, Bool())
 
     def _data_chain(self, data_type: Any, number: int) -> CodecChain:
         inner = cast("Optional", data_type).inner.in_native_order()
         with located(field="configuration.data_codecs"):
-            return _chain(self.data_codecs, (number,), inner)
+            return chain_of(self.data_codecs, (number,), inner)
 
     def max_encoded_size(self, spec: ChunkSpec) -> int:
         mask, data = self._chains(spec)
@@ -115,8 +114,3 @@ class OptionalCodec(ArrayBytesCodec):
                 f"found {sizes[1]} bytes of values, but no element has one", codec=self.name
             )
         return data_type.filled(spec.shape, data_type.default_scalar())
-
-
-@lru_cache(maxsize=128)
-def _chain(codecs: tuple[Codec, ...], shape: tuple[int, ...], data_type: ZDType) -> CodecChain:
-    return CodecChain(codecs, ChunkSpec(shape, data_type, data_type.default_scalar()))

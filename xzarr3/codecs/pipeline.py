@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
@@ -24,6 +24,7 @@ from xzarr3.codecs.base import (
     Codec,
 )
 from xzarr3.codecs.bytes import BytesCodec
+from xzarr3.dtypes import ZDType
 from xzarr3.errors import (
     FOREIGN_ERRORS,
     ChunkDecodeError,
@@ -328,6 +329,12 @@ class CodecChain:
         if self.shard is not None:
             return self.shard.encoded_pieces(array, keep_empty=keep_empty)
         return [self.encode(array, keep_empty=keep_empty)]
+
+
+@lru_cache(maxsize=256)
+def chain_of(codecs: tuple[Codec, ...], shape: tuple[int, ...], data_type: ZDType) -> CodecChain:
+    """The codecs bound to chunks of this shape, where none of them uses the fill value."""
+    return CodecChain(codecs, ChunkSpec(shape, data_type, data_type.default_scalar()))
 
 
 def _order_error(codecs: tuple[Codec, ...]) -> MetadataError:

@@ -158,15 +158,11 @@ class ZDType(ABC, Generic[DType, Scalar]):
 
     @classmethod
     def _from_json_v2(cls, data: Any) -> Self:
-        raise DataTypeValidationError(
-            f"Zarr format 2 has no data type '{cls._zarr_v3_name}'", found=data, accepted="zarr_format=3"
-        )
+        raise _lacking("Zarr format 2", cls._zarr_v3_name, data, "zarr_format=3")
 
     @classmethod
     def _from_json_v3(cls, data: Any) -> Self:
-        raise DataTypeValidationError(
-            f"Zarr format 3 has no data type '{cls._zarr_v3_name}'", found=data, accepted="zarr_format=2"
-        )
+        raise _lacking("Zarr format 3", cls._zarr_v3_name, data, "zarr_format=2")
 
     @classmethod
     def _configuration_v3(cls, data: Any) -> Mapping[str, JSON]:
@@ -207,21 +203,13 @@ class ZDType(ABC, Generic[DType, Scalar]):
             return read(data)
 
     def _to_json_v2(self) -> Any:
-        raise DataTypeValidationError(
-            f"Zarr format 2 has no data type '{self.name}'", found=self.name, accepted="zarr_format=3"
-        )
+        raise _lacking("Zarr format 2", self.name, self.name, "zarr_format=3")
 
     def _to_json_v3(self) -> Any:
-        raise DataTypeValidationError(
-            f"Zarr format 3 has no data type '{self.name}'", found=self.name, accepted="zarr_format=2"
-        )
+        raise _lacking("Zarr format 3", self.name, self.name, "zarr_format=2")
 
     def _to_json_draft(self) -> Any:
-        raise DataTypeValidationError(
-            f"the draft of Zarr format 3 has no data type '{self.name}'",
-            found=self.name,
-            accepted="zarr_format=3",
-        )
+        raise _lacking("the draft of Zarr format 3", self.name, self.name, "zarr_format=3")
 
     def to_json(self, zarr_format: ZarrFormat) -> Any:
         """The JSON of this data type, in the form that :meth:`from_json` reads.
@@ -403,6 +391,11 @@ def unmasked(values: Any, data_type: ZDType, dtype: Any = None) -> AnyArray:
             found=values,
             accepted="an array, or values that numpy.asarray converts to one",
         ) from error
+
+
+def _lacking(format: str, name: str, found: object, accepted: str) -> DataTypeValidationError:
+    """The error for a data type that a format does not have."""
+    return DataTypeValidationError(f"{format} has no data type '{name}'", found=found, accepted=accepted)
 
 
 def _succeeds(call: Callable[[], object]) -> bool:

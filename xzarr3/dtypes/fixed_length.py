@@ -25,7 +25,6 @@ from xzarr3.dtypes.specs import (
     ZarrFormat,
     is_zero,
     spelling_of,
-    split_v3,
     to_base64,
 )
 from xzarr3.errors import DataTypeValidationError
@@ -35,22 +34,16 @@ _LAST_CHARACTER = 0x10FFFF
 _TOGETHER = 2**16  # Texts that are looked at together, which is faster than one by one.
 
 
-def _length_bytes(name: str, data: Any, unit: int) -> int:
-    """The length in bytes from the JSON of data type ``name`` in version 3, a multiple of ``unit``."""
-    spec = split_v3(data)
-    accepted = f"{{'name': '{name}', 'configuration': {{'length_bytes': a positive {_multiple(unit)}}}}}"
-    if spec is None or spec[0] != name:
-        raise DataTypeValidationError(f"not the data type '{name}'", found=data, accepted=accepted)
-    length = spec[1].get("length_bytes")
-    if spec[1].keys() != {"length_bytes"} or type(length) is not int or length % unit:
+def _length_bytes(cls: type[ZDType], data: Any, unit: int) -> int:
+    """The length in bytes from the JSON of a data type in version 3, a multiple of ``unit``."""
+    given, name = cls._configuration_v3(data), cls._zarr_v3_name
+    length = given.get("length_bytes")
+    if given.keys() != {"length_bytes"} or type(length) is not int or length % unit:
+        accepted = f"{{'name': '{name}', 'configuration': {{'length_bytes': a multiple of {unit}}}}}"
         raise DataTypeValidationError(
             f"data type '{name}' has a length in bytes", field="configuration", found=data, accepted=accepted
         )
     return length
-
-
-def _multiple(unit: int) -> str:
-    return "integer" if unit == 1 else f"multiple of {unit}"
 
 
 @dataclass(frozen=True)
@@ -87,7 +80,7 @@ class _FixedLength(NumpyNamed):
 
     @classmethod
     def _from_json_v3(cls, data: Any) -> Self:
-        return cls(_length_bytes(cls._zarr_v3_name, data, cls._unit) // cls._unit)
+        return cls(_length_bytes(cls, data, cls._unit) // cls._unit)
 
     def _to_json_v3(self) -> Any:
         return {"name": self._zarr_v3_name, "configuration": {"length_bytes": self.item_size}}
@@ -304,7 +297,7 @@ class RawBytes(Opaque):
 
     @classmethod
     def _from_json_v3(cls, data: Any) -> Self:
-        return cls(_length_bytes("raw_bytes", data, 1))
+        return cls(_length_bytes(cls, data, 1))
 
     def _to_json_v3(self) -> Any:
         return {"name": "raw_bytes", "configuration": {"length_bytes": self.length}}

@@ -17,6 +17,7 @@ from xzarr3.dtypes.base import ZDType
 from xzarr3.dtypes.specs import (
     MAX_DEPTH,
     OBJECT_CODECS,
+    UNREAD_OBJECT_CODECS,
     DTypeJSON,
     ZarrFormat,
     check_dtype_spec_v2,
@@ -204,13 +205,14 @@ class DataTypeRegistry:
         """Raise the most helpful error if one explains why no data type accepts ``data``."""
         name, codec = data["name"], data["object_codec_id"]
         if isinstance(name, str) and name.lstrip("<>|=") in ("O", "O8"):
-            why = ": it runs any code that a chunk holds" if codec == "pickle" else ""
+            reason = "no filter says what the objects are"
+            if codec is not None:
+                reason = f"codec {codec!r} of objects: {UNREAD_OBJECT_CODECS.get(str(codec), 'not known')}"
             raise UnknownExtensionError(
-                f"codec {codec!r} of objects is not supported{why}" if codec is not None
-                else "no filter says what the objects are",
-                found=name,
+                reason,
+                found=name if codec is None else codec,
                 accepted=f"one of the codecs {listed(OBJECT_CODECS)}",
-            )  # fmt: skip
+            )
         for cls, error in refusals.items():
             if isinstance(error, UnknownExtensionError):
                 raise error

@@ -48,6 +48,13 @@ MAX_DEPTH = 32
 
 OBJECT_CODECS = {"vlen-utf8": "string", "vlen-bytes": "bytes", "json2": "string"}
 """The codecs of objects that version 2 may name, and the data types that they select."""
+UNREAD_OBJECT_CODECS = {
+    "pickle": "to read pickled objects is to run code that the chunks bring along",
+    "msgpack": "its elements may be objects of any class",
+    "msgpack2": "its elements may be objects of any class",
+    "vlen-array": "its elements are arrays",
+}
+"""Codecs of objects of numcodecs that are not read, and why."""
 
 _UNITS = "generic|Y|M|W|D|h|m|s|ms|us|μs|ns|ps|fs|as"
 _TYPESTR = re.compile(

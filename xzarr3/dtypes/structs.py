@@ -27,18 +27,17 @@ from xzarr3.dtypes.specs import (
     ZarrFormat,
     is_zero,
     spelling_of,
-    split_v3,
     to_base64,
 )
 from xzarr3.errors import (
     DataTypeValidationError,
+    MetadataError,
     UnknownExtensionError,
     listed,
     located,
     shorten,
 )
 
-_NAMES = ("struct", "structured")
 _VARIABLE = "elements of a field have no fixed size"
 _SEVERAL_ORDERS, _ONE_ORDER = "fields of several byte orders", "fields of one byte order"
 _FIELDS = "an array of objects with 'name' and 'data_type'"
@@ -138,31 +137,30 @@ class Struct(ZDType[np.dtype[Any], np.void]):
 
     @classmethod
     def _from_json_v2(cls, data: Any) -> Self:
-        if not isinstance(data, Mapping) or data.get("object_codec_id") is not None:
-            raise _refused("not a structured dtype", data, "a list of pairs of name and dtype")
-        name = data.get("name")
+        is_plain = isinstance(data, Mapping) and data.get("object_codec_id") is None
+        name = data.get("name") if is_plain else None
         if not isinstance(name, (list, tuple)):
             raise _refused("not a structured dtype", data, "a list of pairs of name and dtype")
         fields = []
         for at, field in enumerate(name):
             if isinstance(field, (list, tuple)) and len(field) == 3 and isinstance(field[2], (list, tuple)):
-                raise _unknown("a field that holds arrays", field, "name and dtype", str(at))
+                raise _refused(
+                    "a field that holds arrays", field, "name and dtype", str(at), UnknownExtensionError
+                )
             if not isinstance(field, (list, tuple)) or len(field) != 2 or not isinstance(field[0], str):
                 raise _refused("not a field", field, "name and dtype", str(at))
             spec = {"name": field[1], "object_codec_id": None}
             fields.append((field[0], _field_type(spec, 2, field[0])))
         orders = _byte_orders(fields)
         if len(orders) > 1:
-            raise _unknown(_SEVERAL_ORDERS, orders, _ONE_ORDER)
+            raise _refused(_SEVERAL_ORDERS, orders, _ONE_ORDER, None, UnknownExtensionError)
         return cls(tuple(fields))
 
     @classmethod
     def _from_json_v3(cls, data: Any) -> Self:
-        spec = split_v3(data)
-        if spec is None or spec[0] not in _NAMES:
-            raise _refused("not the data type 'struct'", data, "an object named 'struct'")
-        items = spec[1].get("fields")
-        if spec[1].keys() != {"fields"} or not isinstance(items, (list, tuple)):
+        given = cls._configuration_v3(data)
+        items = given.get("fields")
+        if given.keys() != {"fields"} or not isinstance(items, (list, tuple)):
             raise _refused("not a configuration of 'struct'", data, f"'fields', {_FIELDS}")
         fields: list[tuple[Any, ZDType]] = []
         for at, item in enumerate(items):
@@ -341,15 +339,13 @@ def _byte_orders(fields: Iterable[tuple[str, ZDType]]) -> list[str]:
     return sorted({data_type.byte_order for _, data_type in fields if data_type.byte_order is not None})
 
 
-def _refused(reason: str, found: object, accepted: str, field: object = None) -> DataTypeValidationError:
-    """The error about a data type that is not valid."""
+def _refused(
+    reason: str,
+    found: object,
+    accepted: str,
+    field: object = None,
+    kind: type[MetadataError] = DataTypeValidationError,
+) -> MetadataError:
+    """The error about a data type that is not valid; ``kind`` differs for one that is but not read here."""
     place = None if field is None else f"fields.{field}"
-    return DataTypeValidationError(
-        f"data type 'struct': {reason}", field=place, found=found, accepted=accepted
-    )
-
-
-def _unknown(reason: str, found: object, accepted: str, field: object = None) -> UnknownExtensionError:
-    """The error about a data type that version 2 permits, but that is not read here."""
-    place = None if field is None else f"fields.{field}"
-    return UnknownExtensionError(f"data type 'struct': {reason}", field=place, found=found, accepted=accepted)
+    return kind(f"data type 'struct': {reason}", field=place, found=found, accepted=accepted)

@@ -183,10 +183,6 @@ class RegularGrid(Grid):
     def configuration(self) -> dict[str, JSON]:
         return {"chunk_shape": list(self.chunk_shape)}
 
-    def check(self, shape: tuple[int, ...]) -> None:
-        if len(self.chunk_shape) != len(shape) or min(self.chunk_shape, default=1) < 1:
-            super().check(shape)
-
 
 AxisChunks: TypeAlias = int | Sequence[int | Sequence[int]]
 """Chunks along a dimension: one length for all, or a list of lengths and of pairs (length, count)."""

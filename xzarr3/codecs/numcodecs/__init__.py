@@ -18,15 +18,11 @@ from xzarr3 import fields
 from xzarr3._types import JSON
 from xzarr3.codecs.base import ChunkSpec, Codec
 from xzarr3.codecs.registry import ALIASES, NUMCODECS, codec_class, configured, unknown
+from xzarr3.dtypes.specs import UNREAD_OBJECT_CODECS
 from xzarr3.errors import MetadataError, UnknownExtensionError
 from xzarr3.fields import Meta
 
 _VLEN = ("vlen-bytes", "vlen-utf8")
-_REFUSED = {
-    "pickle": "to read pickled objects is to run code that the chunks bring along",
-    "msgpack": "chunks of msgpack are not read here",
-    "msgpack2": "chunks of msgpack are not read here",
-}
 _SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 
 
@@ -116,10 +112,9 @@ def from_numcodecs(config: Mapping[str, Any], endian: str | None = None) -> Code
     if f"numcodecs.{name}" in ALIASES:
         return aliased(name, given)
     if f"numcodecs.{name}" not in NUMCODECS:
-        if name in _REFUSED:
-            raise UnknownExtensionError(
-                f"unknown codec: {_REFUSED[name]}", field="id", found=name, accepted=numcodecs_ids()
-            )
+        if name in UNREAD_OBJECT_CODECS:
+            why = f"codec '{name}' is not read: {UNREAD_OBJECT_CODECS[name]}"
+            raise UnknownExtensionError(why, field="id", found=name, accepted=numcodecs_ids())
         from xzarr3.codecs import foreign
 
         codec = foreign.numcodec(name, given)

@@ -6,10 +6,9 @@ These are ``dtype``, ``order``, ``filters`` and ``compressor``. Object codecs ha
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from xzarr3.codecs.base import ArrayArrayCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.bytes import BytesCodec
@@ -18,32 +17,22 @@ from xzarr3.codecs.registry import NUMCODECS
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.dtypes import ZDType
 from xzarr3.dtypes.registry import registry
-from xzarr3.dtypes.specs import OBJECT_CODECS
-from xzarr3.errors import FOREIGN_ERRORS, MetadataError, UnknownExtensionError, listed
+from xzarr3.dtypes.specs import OBJECT_CODECS, UNREAD_OBJECT_CODECS
+from xzarr3.errors import FOREIGN_ERRORS, MetadataError, UnknownExtensionError
 from xzarr3.extensions import remembered
 from xzarr3.formats.base import refusal
 from xzarr3.model.metadata import ArrayMetadata
 
 CODEC = "an object with an 'id'"
 _OBJECTS = "|O"
-_NO_OBJECT_CODECS = {
-    "pickle": "what is unpickled may do anything",
-    "msgpack2": "its elements may be objects of any class",
-    "vlen-array": "its elements are arrays",
-}
 
 
-@dataclass(frozen=True)
-class _Stage:
-    """The configuration of a codec in a document, and its field."""
+class _Stage(NamedTuple):
+    """A codec in a document: its field, its name in numcodecs and its configuration."""
 
     field: str
+    id: str
     config: Mapping[str, Any]
-
-    @property
-    def id(self) -> str:
-        """The name of the codec in numcodecs."""
-        return str(self.config["id"])
 
 
 def _stages(document: Mapping[str, Any]) -> Iterator[_Stage]:
@@ -56,33 +45,21 @@ def _stages(document: Mapping[str, Any]) -> Iterator[_Stage]:
         if not isinstance(config, dict) or not isinstance(config.get("id"), str):
             accepted = CODEC if field != "compressor" else f"{CODEC}, null"
             raise MetadataError("not a codec", field=field, found=config, accepted=accepted)
-        yield _Stage(field, config)
-
-
-def _object_codec(stages: Iterable[_Stage]) -> str:
-    """The name of the codec that defines the type of the elements of an array of objects."""
-    for stage in stages:
-        if stage.id in OBJECT_CODECS:
-            return stage.id
-        if stage.id in _NO_OBJECT_CODECS:
-            raise UnknownExtensionError(
-                f"codec '{stage.id}' is not read: {_NO_OBJECT_CODECS[stage.id]}", field=f"{stage.field}.id",
-                found=stage.id, accepted=OBJECT_CODECS,
-            )  # fmt: skip
-    raise UnknownExtensionError(
-        "no filter says what the objects are", field="dtype", found=_OBJECTS,
-        accepted=f"a filter among {listed(OBJECT_CODECS)}, or another data type",
-    )  # fmt: skip
+        yield _Stage(field, config["id"], config)
 
 
 def stored_data_type(document: Mapping[str, Any]) -> ZDType:
     """The data type, in the byte order of the stored elements."""
     name = document["dtype"]
-    codec = _object_codec(_stages(document)) if name == _OBJECTS else None
+    field, codec = "dtype", None
+    for stage in _stages(document) if name == _OBJECTS else ():
+        if stage.id in OBJECT_CODECS or stage.id in UNREAD_OBJECT_CODECS:
+            field, codec = f"{stage.field}.id", stage.id
+            break
     try:
         return registry.match_json({"name": name, "object_codec_id": codec}, zarr_format=2)
     except MetadataError as error:
-        error.field = "dtype"
+        error.field = field
         raise
 
 
