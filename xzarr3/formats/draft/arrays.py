@@ -85,7 +85,7 @@ def fallback_warning(meta: NodeMetadata, path: str) -> str:
 def _fill_value_or_default(named: Named, value: object) -> tuple[Scalar, bool]:
     """The fill value, and whether it is a default."""
     default = named.data_type.default_scalar()
-    if value is None and not named.core and named.data_type.to_native_dtype().kind not in "mM":
+    if value is None and named.instead_of is not None and named.data_type.to_native_dtype().kind not in "mM":
         return default, True
     try:
         return fill_value_from_json(named.data_type, cast("JSON", value), "3-draft"), False

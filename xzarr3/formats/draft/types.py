@@ -18,7 +18,7 @@ from xzarr3._types import JSON
 from xzarr3.dtypes import RawBits, ZDType
 from xzarr3.dtypes.core import CORE_TYPES
 from xzarr3.dtypes.registry import registry
-from xzarr3.dtypes.times import DRAFT_URI
+from xzarr3.dtypes.times import DRAFT_URI, UNITS
 from xzarr3.errors import DataTypeValidationError, MetadataError, UnknownExtensionError, listed
 from xzarr3.fields import Meta
 from xzarr3.formats.draft.json import URI, Refuse, read
@@ -33,15 +33,12 @@ class Named:
     data_type : ZDType
     endian : {"little", "big"}
         Byte order of the elements, unless a codec defines it.
-    core : bool
-        Whether the core specification defines the data type.
     instead_of : JSON, optional
         The unknown extension for which the data type is the fallback.
     """
 
     data_type: ZDType
     endian: str = "little"
-    core: bool = True
     instead_of: JSON = None
 
 
@@ -63,15 +60,7 @@ def _numpy_names() -> Iterator[tuple[str, Named]]:
 _NUMPY_NAMES = dict(_numpy_names())
 _MAX_RAW_BITS = 2**30
 
-TIMES = re.compile(
-    r"https?://(?:purl\.org/zarr/spec/extensions/(?:data-types/datetime|datetime-dtypes)/1\.0"
-    r"|zarr-specs\.readthedocs\.io/en/[^/]*/.*datetime(?:-dtypes)?/v1\.0\.html)"
-)
-COMPLEX = re.compile(
-    r"https?://(?:purl\.org/zarr/spec/extensions/(?:data-types/complex|complex-dtypes)/1\.0"
-    r"|zarr-specs\.readthedocs\.io/en/[^/]*/.*complex(?:-dtypes)?/v1\.0\.html)"
-)
-_UNITS = ("Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as")
+_UNITS = UNITS[:-1]  # all but "generic"
 _TIME = re.compile(rf"([<>])([mM]8)\[({'|'.join(_UNITS)})\]")
 _CORE_TYPES = f"{listed(_CORE)}, 'r8', 'r16' ..."
 
@@ -91,18 +80,14 @@ def _core_type(name: str) -> Named | None:
     return _NUMPY_NAMES.get(name)
 
 
-def _extension_type(uri: str, name: object) -> Named | None:
+def _extension_type(uri: str, name: Any) -> Named | None:
     """The data type of a known extension; None for an unknown extension."""
-    if not isinstance(name, str):
-        return None
-    if COMPLEX.fullmatch(uri) and name[1:] in ("c8", "c16"):
-        core = _NUMPY_NAMES.get(name)
-        return None if core is None else replace(core, core=False)
-    time = _TIME.fullmatch(name) if TIMES.fullmatch(uri) else None
+    is_known = isinstance(name, str) and uri.replace("http:", "https:") == DRAFT_URI
+    time = _TIME.fullmatch(name) if is_known else None
     if time is None:
         return None
     data_type = registry.match_dtype(np.dtype(name[1:]))
-    return Named(data_type, "big" if time[1] == ">" else "little", core=False)
+    return Named(data_type, "big" if time[1] == ">" else "little")
 
 
 class _ExtensionType(msgspec.Struct, frozen=True):
@@ -131,7 +116,7 @@ def data_type_from_json(value: object) -> Named:
             known = data_type_from_json(each)
         except MetadataError:
             continue
-        return replace(known, core=False, instead_of=known.instead_of or dict(value))
+        return replace(known, instead_of=known.instead_of or dict(value))
     raise UnknownExtensionError(
         "unknown data type without a known fallback", found=dict(value),
         accepted=f"{_CORE_TYPES}, the times of {DRAFT_URI}, or one of these as 'fallback'",
