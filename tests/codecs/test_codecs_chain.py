@@ -401,27 +401,3 @@ def test_an_array_is_written_while_another_is(store: Any, compressors: Any, shar
         expected = values.copy()
         expected[2:13, 3:15] = values[2:13, 3:15].T.reshape(11, 12)
         assert np.array_equal(array[...], expected)
-
-
-CORNER_CHAIN = CodecChain((BytesCodec("little"),), spec_of("int32", (4, 4)))
-
-
-def test_pieces_are_good_as_long_as_they_are_there() -> None:
-    values = np.arange(64, dtype="i4").reshape(8, 8)
-    corners = [values[at : at + 4, along : along + 4] for at in (0, 4) for along in (0, 4)]
-    encoded = [CORNER_CHAIN.encoded_pieces(corner) for corner in corners]
-    parts = [CORNER_CHAIN.encode(corner) for corner in corners]
-    for corner, pieces, part in zip(corners, encoded, parts, strict=True):
-        assert b"".join(pieces) == bytes(part) == corner.tobytes()
-
-
-def test_memory_is_used_again_once_no_part_of_it_is_there() -> None:
-    corner = np.arange(64, dtype="i4").reshape(8, 8)[:4, :4]
-
-    def place(data: Any) -> int:
-        return np.frombuffer(data, "u1").__array_interface__["data"][0]  # type: ignore[no-any-return]
-
-    part = memoryview(CORNER_CHAIN.encode(corner))[8:16]
-    first = place(CORNER_CHAIN.encode(-corner))
-    assert bytes(part) == corner.tobytes()[8:16]
-    assert {place(CORNER_CHAIN.encode(corner)) for _ in range(10)} == {first}

@@ -381,19 +381,6 @@ def test_packbits_of_every_type(name: str, data: st.DataObject) -> None:
             codec.decode(wrong, spec)
 
 
-@pytest.mark.parametrize(
-    ("name", "shape"), [("bool", (70_001,)), ("int4", (333, 301)), ("float32", (40_003,))]
-)
-def test_packbits_of_more_elements_than_are_packed_at_once(name: str, shape: tuple[int, ...]) -> None:
-    spec = spec_of(name, shape)
-    raw = np.random.default_rng(4).integers(0, 256, (*shape, spec.dtype.itemsize), "u1")
-    raw &= {"bool": 1, "int4": 15}.get(name, 255)
-    array = raw.view(spec.dtype).reshape(shape)
-    found = PackBitsCodec("first_byte").encode(array, spec)
-    assert found[1:] == packed_by_numpy(array, 1, 0, PACKED[name][0] - 1)
-    assert PackBitsCodec("first_byte").decode(found, spec).tobytes() == array.tobytes()
-
-
 def n5(order: list[int], *more: Any, endian: str | None = "big") -> list[Any]:
     last = codec("bytes", endian=endian) if endian else codec("bytes")
     return [codec("transpose", order=order), last, *more]

@@ -289,31 +289,30 @@ def test_bytes_of_any_dtype(dtype: Any, endian: str) -> None:
     assert same_bits(array[...], values)
 
 
-@pytest.mark.parametrize("size", [6, 2**20])
 @pytest.mark.parametrize("after", [
     (BytesCodec(None),), (BytesCodec(None), ZstdCodec()), (BytesCodec(None), BloscCodec()),
     (BytesCodec(None), GzipCodec(), Crc32cCodec()), (TransposeCodec((0,)), BytesCodec(None)),
     (parse_codec({"id": "astype", "encode_dtype": "|b1", "decode_dtype": "|b1"}), BytesCodec(None)),
 ], ids=["bytes", "zstd", "blosc", "gzip+crc32c", "transpose", "astype"])  # fmt: skip
-def test_truth_values_are_0_or_1(after: tuple[Any, ...], size: int) -> None:
+def test_truth_values_are_0_or_1(after: tuple[Any, ...]) -> None:
     """Any other byte means true, as it does to those who store a mask of 0 and 255."""
-    octets = np.resize(np.array([0, 1, 2, 0, 255, 128], "u1"), size)
+    octets = np.array([0, 1, 2, 0, 255, 128], "u1")
     store = xzarr3.MemoryStore()
-    for number, codecs in enumerate((after, (ShardingCodec((max(2, size // 64),), after),))):
-        chain = CodecChain(codecs, spec_of("bool", (size,)))
+    for number, codecs in enumerate((after, (ShardingCodec((2,), after),))):
+        chain = CodecChain(codecs, spec_of("bool", (6,)))
         # numpy takes the array for one of truth values, and hands its bytes on.
         stored_bytes = bytes(chain.encode(octets.view(bool)))
         assert same_bits(chain.decode(stored_bytes), octets != 0)
         serializer, *rest = (codec for codec in codecs if not isinstance(codec, ArrayArrayCodec))
         filters = [codec for codec in codecs if isinstance(codec, ArrayArrayCodec)]
         array = xzarr3.create_array(
-            store, f"{number}", shape=(size,), chunks=(size,), dtype=bool, serializer=serializer,
+            store, f"{number}", shape=(6,), chunks=(6,), dtype=bool, serializer=serializer,
             filters=filters, compressors=rest,
         )  # fmt: skip
         store.set(f"{number}/c/0", stored_bytes)
         for selection in (..., slice(1, 3), slice(None, None, -3), 4):
             assert same_bits(array[selection], (octets != 0)[selection])
-        out = np.empty(size, bool)
+        out = np.empty(6, bool)
         array.get(out=out)
         assert same_bits(out, octets != 0)
 

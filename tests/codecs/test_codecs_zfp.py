@@ -161,13 +161,6 @@ def test_arrays(dtype: str, serializer: Any) -> None:
     check_array(values_of(dtype, (20, 30)), 0, **options)
 
 
-def test_zfpy_at_rates_too_low_for_zfp() -> None:
-    for dtype, rate in (("float32", 2.1), ("float64", 2.8), ("int32", 0.1)):
-        with pytest.raises(MetadataError, match="bits are too few for a block"):
-            ZfpyCodec(mode=2, rate=rate).check(spec_of(dtype, (4,)))
-    ZfpyCodec(mode=2, rate=2.25).check(spec_of("float32", (4,)))
-
-
 @pytest.mark.parametrize("dtype", NATIVE)
 @pytest.mark.parametrize("codec", [ZfpyCodec(tolerance=0), ZfpyCodec(mode=3, precision=64)], ids=str)
 def test_zfpy_with_limits_that_its_header_calls_expert(codec: ZfpyCodec, dtype: str) -> None:
