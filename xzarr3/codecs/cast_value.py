@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -79,8 +79,6 @@ class CastValueCodec(ArrayArrayCodec):
     scalar_map: tuple[tuple[Pair, ...], tuple[Pair, ...]] | None = parsed(_as_given, _MAP, default=None)
 
     def __post_init__(self) -> None:
-        # Early revisions of the specification name the default "error".
-        object.__setattr__(self, "out_of_range", None if self.out_of_range == "error" else self.out_of_range)  # type: ignore[comparison-overlap]
         object.__setattr__(self, "data_type", _data_type(self.data_type, "configuration.data_type"))
         super().__post_init__()
         if self.scalar_map is not None:
@@ -92,13 +90,6 @@ class CastValueCodec(ArrayArrayCodec):
                 "out_of_range", "wrap", "'clamp', or no such field",
                 f"'{self.data_type.name}' is not a data type of integers",
             )  # fmt: skip
-
-    @classmethod
-    def from_configuration(cls, configuration: Mapping[str, JSON]) -> Self:
-        given = dict(configuration)
-        if given.get("out_of_range") == "error":
-            del given["out_of_range"]
-        return super().from_configuration(given)
 
     def configuration(self) -> dict[str, JSON]:
         given = super().configuration()

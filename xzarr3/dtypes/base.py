@@ -288,12 +288,6 @@ class ZDType(ABC, Generic[DType, Scalar]):
         """Bytes that identify a scalar bit for bit: -0.0 differs from 0.0, and a NaN equals the same NaN."""
         return np.asarray(scalar, dtype=self._dtype).tobytes()
 
-    def _packed(self, scalar: Scalar) -> bytes:
-        """The bytes of a scalar as an array element, in the byte order of the type."""
-        machine = self.in_native_order()
-        element = np.asarray(scalar, dtype=machine._dtype)
-        return (element if self == machine else swapped(element)).tobytes()
-
     # Arrays
 
     def filled(self, shape: tuple[int, ...], fill: Scalar) -> AnyArray:

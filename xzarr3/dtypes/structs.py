@@ -21,7 +21,7 @@ from xzarr3._types import JSON, AnyArray
 from xzarr3.dtypes.base import Endianness, ZDType, unmasked
 from xzarr3.dtypes.core import MAX_ITEM_SIZE, is_integer
 from xzarr3.dtypes.fixed_length import is_text
-from xzarr3.dtypes.numbers import native_order
+from xzarr3.dtypes.numbers import native_order, swapped
 from xzarr3.dtypes.registry import registry
 from xzarr3.dtypes.specs import (
     ZarrFormat,
@@ -188,10 +188,11 @@ class Struct(ZDType[np.dtype[Any], np.void]):
 
     def _of(self, scalars: Mapping[str, Any]) -> np.void:
         """Join scalars of the fields to a scalar, bit for bit."""
-        return self._of_bytes(b"".join(each._packed(scalars[name]) for name, each in self.fields))
-
-    def _packed(self, scalar: np.void) -> bytes:
-        return scalar.tobytes()
+        machine = self.in_native_order()
+        element = np.zeros(1, machine._dtype)
+        for name, _ in self.fields:
+            element[name] = scalars[name]
+        return self._of_bytes((element if self == machine else swapped(element)).tobytes())
 
     @staticmethod
     def _cells(scalar: np.void) -> dict[str, Any]:

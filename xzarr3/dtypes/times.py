@@ -164,9 +164,6 @@ class _Time(NumpyNamed, Ordered):
         """Whether numpy's casts convert between byte orders: only if there is a unit."""
         return self.unit != "generic"
 
-    def _packed(self, scalar: Any) -> bytes:
-        return self.bits(scalar)
-
     def bits(self, scalar: Any) -> bytes:
         return np.asarray(scalar.view(np.int64), self._counts).tobytes()
 
