@@ -77,7 +77,12 @@ def parse_extension(value: object, what: str = "an extension") -> Extension:
 
 
 def unknown_fields(
-    found: Mapping[str, JSON], known: Collection[str], accepted: str, *, within: str = ""
+    found: Mapping[str, JSON],
+    known: Collection[str],
+    accepted: str,
+    *,
+    within: str = "",
+    reason: str = "unknown field",
 ) -> dict[str, JSON]:
     """The unknown fields of an object, all of which must be optional.
 
@@ -89,6 +94,8 @@ def unknown_fields(
         The accepted fields, for error messages.
     within : str
         The field that contains the object, for error messages.
+    reason : str
+        What is wrong with an unknown field, for error messages.
 
     Raises
     ------
@@ -99,7 +106,7 @@ def unknown_fields(
     for name, value in unknown.items():
         if not is_optional(value):
             raise UnknownExtensionError(
-                "unknown field",
+                reason,
                 field=f"{within}.{name}".strip("."),
                 found=value,
                 accepted=accepted,

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from xzarr3._types import JSON
-from xzarr3.errors import MetadataError, UnknownExtensionError, did_you_mean, listed
+from xzarr3.errors import MetadataError, listed
 from xzarr3.extensions import unknown_fields
 
 _Read = TypeVar("_Read")
@@ -154,18 +154,10 @@ def read(
             found[field.name] = field.value(given[field.name], what, place)
         elif field.required:
             raise MetadataError(_about(what, "missing field"), field=place, accepted=field.accepted)
-    no_others(given, [field.name for field in fields], what, within)
+    known = [field.name for field in fields]
+    reason = _about(what, "no such field")
+    unknown_fields(given, known, listed(known) or "no such field", within=within, reason=reason)
     return found
-
-
-def no_others(given: Mapping[str, JSON], known: list[str], what: str, within: str = "configuration") -> None:
-    """Refuse fields that are not known, unless they are marked ``"must_understand": false``."""
-    try:
-        unknown_fields(given, known, listed(known) or "no such field", within=within)
-    except UnknownExtensionError as error:
-        error.reason = _about(what, "no such field")
-        error.advice = did_you_mean(str(error.field).rpartition(".")[2], known)
-        raise
 
 
 def check(instance: Any, what: str) -> None:

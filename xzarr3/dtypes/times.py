@@ -38,6 +38,7 @@ class _Time(NumpyNamed, Ordered):
     scale_factor: int = 1
     _letter: ClassVar[str]
     _type: ClassVar[type[Any]]
+    _python: ClassVar[type[Any]]
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -182,10 +183,6 @@ class _Time(NumpyNamed, Ordered):
     def _parsed(self, text: str) -> Any:
         raise ValueError("not a duration")
 
-    @staticmethod
-    def _is_time(item: Any) -> bool:
-        raise NotImplementedError
-
     def cast_array(self, values: Any) -> AnyArray:
         given = unmasked(values, self)
         dtype = self._dtype
@@ -204,7 +201,8 @@ class _Time(NumpyNamed, Ordered):
         """The count of units of a Python or pandas object."""
         exact = getattr(item, f"to_{self._type.__name__}", None)  # pandas has it, to keep nanoseconds
         try:
-            if not self._is_time(item) and (exact is None or getattr(item, "tzinfo", None) is not None):
+            is_known = exact is not None or isinstance(item, (self._python, self._type))
+            if not is_known or getattr(item, "tzinfo", None) is not None:
                 raise TypeError("not a time, or one of a time zone")
             if exact is not None:
                 item = exact()
@@ -266,18 +264,13 @@ class DateTime64(_Time):
     _letter: ClassVar[str] = "M"
     _numpy_names: ClassVar[str | None] = "'<M8[s]', ..."
     _type: ClassVar[type[Any]] = np.datetime64
+    _python: ClassVar[type[Any]] = datetime.date
     _accepted: ClassVar[str] = "datetime64, datetime.datetime without a time zone, datetime.date"
 
     def _parsed(self, text: str) -> Any:
         if not _DATE.fullmatch(text):  # numpy also accepts "today" and other words
             raise ValueError("not a date")
         return np.datetime64(text)
-
-    @staticmethod
-    def _is_time(item: Any) -> bool:
-        if isinstance(item, datetime.datetime):
-            return item.tzinfo is None
-        return isinstance(item, (datetime.date, np.datetime64))
 
 
 class TimeDelta64(_Time):
@@ -294,8 +287,5 @@ class TimeDelta64(_Time):
     _letter: ClassVar[str] = "m"
     _numpy_names: ClassVar[str | None] = "'<m8[s]', ..."
     _type: ClassVar[type[Any]] = np.timedelta64
+    _python: ClassVar[type[Any]] = datetime.timedelta
     _accepted: ClassVar[str] = "timedelta64, datetime.timedelta"
-
-    @staticmethod
-    def _is_time(item: Any) -> bool:
-        return isinstance(item, (datetime.timedelta, np.timedelta64))

@@ -36,10 +36,6 @@ class NumcodecsCodec(Codec):
         return {"name": self.name, "configuration": self.configuration()}
 
 
-class _Gzip(msgspec.Struct, frozen=True):
-    level: Annotated[int, Meta(ge=-1, le=9)] = 1
-
-
 class _Blosc(msgspec.Struct, frozen=True):
     cname: str = "lz4"
     clevel: int = 5
@@ -64,8 +60,9 @@ def aliased(name: str, configuration: Mapping[str, JSON]) -> Codec:
     if name == "zstd":
         return configured(cls, configuration)
     if name == "gzip":
-        level = fields.read(_Gzip, configuration, what).get("level", 1)
-        return cls(6 if level < 0 else level)  # type: ignore[no-any-return]  # 6 is the default of zlib
+        level = configuration.get("level", 1)
+        level = 6 if level == -1 and type(level) is int else level  # 6 is the default of zlib
+        return configured(cls, {**configuration, "level": level})
     if name == "crc32c":
         at_start = fields.read(_Crc32c, configuration, what).get("location") == "start"
         return codec_class("numcodecs.crc32c")() if at_start else cls()

@@ -274,13 +274,10 @@ def _key_suffix(encoding: object, *, lenient: bool) -> str:
             "unknown encoding of documents", field=field, found=encoding, accepted=_ENCODING
         )
     found, _ = read(_Encoding, encoding, field, lenient=lenient)
-    return _checked_suffix(found.metadata_key_suffix, f"{field}.metadata_key_suffix")
-
-
-def _checked_suffix(suffix: object, field: str) -> str:
+    suffix = found.metadata_key_suffix
     if not isinstance(suffix, str) or not re.fullmatch("[0-9A-Za-z._-]{0,64}", suffix):
         raise MetadataError(
-            "not a suffix of keys", field=field, found=suffix,
+            "not a suffix of keys", field=f"{field}.metadata_key_suffix", found=suffix,
             accepted=f"'{_SUFFIX}', or other letters, digits, '.', '_' and '-'",
         )  # fmt: skip
     return suffix
