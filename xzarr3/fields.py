@@ -8,7 +8,7 @@ what is accepted, and are made here. Knows no codec, grid or document.
 from __future__ import annotations
 
 import dataclasses
-import math
+import sys
 import types
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -67,16 +67,10 @@ class Field(NamedTuple):
         except msgspec.ValidationError as error:
             raise _wrong(given, self.type, what, place) from error
         takes_any = Any in (self.type, *get_args(self.type)[:1])
-        if type(value) in (float, int) and not takes_any and not _is_finite(value):
+        # Neither NaN and infinity nor an integer that no double holds is less.
+        if type(value) in (float, int) and not takes_any and not abs(value) <= sys.float_info.max:
             raise wrong(what, place, given, self.accepted)
         return value
-
-
-def _is_finite(number: float) -> bool:
-    try:
-        return math.isfinite(number)
-    except OverflowError:
-        return False
 
 
 def _fields_of(cls: Any) -> tuple[Field, ...]:

@@ -44,10 +44,6 @@ def _data_type(value: Any, field: str) -> ZDType:
         return parse_dtype(value, zarr_format=3).in_native_order()
 
 
-def _as_given(value: Any, field: str) -> Any:
-    return value
-
-
 @dataclass(frozen=True)
 class CastValueCodec(ArrayArrayCodec):
     """Casts numbers to another data type.
@@ -76,7 +72,9 @@ class CastValueCodec(ArrayArrayCodec):
     data_type: ZDType = parsed(_data_type, "a data type, as 'data_type' of an array")  # noqa: RUF009
     rounding: Rounding = "nearest-even"
     out_of_range: Literal["clamp", "wrap"] | None = None
-    scalar_map: tuple[tuple[Pair, ...], tuple[Pair, ...]] | None = parsed(_as_given, _MAP, default=None)
+    scalar_map: tuple[tuple[Pair, ...], tuple[Pair, ...]] | None = parsed(
+        lambda value, _: value, _MAP, default=None
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "data_type", _data_type(self.data_type, "configuration.data_type"))

@@ -206,10 +206,6 @@ class Bool(_Numeric, of=np.bool_):
         return bool(self.cast_scalar(data))
 
 
-def _is_whole(data: object) -> bool:
-    return isinstance(data, float) and data.is_integer()
-
-
 _INTEGER = re.compile(r"[-+]?[0-9]{1,20}")
 
 
@@ -225,7 +221,7 @@ class _Integer(_Numeric):
             return scalar
         number = data
         is_text = isinstance(data, str) and _INTEGER.fullmatch(data) is not None
-        if spelling.old_fills and (is_text or _is_whole(data)):
+        if spelling.old_fills and (is_text or (isinstance(data, float) and data.is_integer())):
             number = int(data)  # type: ignore[arg-type]
         if not isinstance(number, int) or isinstance(number, bool):
             raise self._refused(data)

@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from xzarr3._types import Buffer
+from xzarr3.dtypes.fixed_length import is_text
 from xzarr3.errors import MetadataError
 from xzarr3.options import max_document_bytes
 
@@ -286,14 +287,6 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value).__name__} is not a type of JSON")
 
 
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # Half of a pair of surrogates.
-        return False
-    return True
-
-
 def _not_json(value: Any, depth: int = 0, *, finite: bool = True) -> tuple[str, object] | None:
     """The place and the value of something in ``value`` that JSON cannot hold; None if there is nothing.
 
@@ -317,7 +310,7 @@ def _not_json(value: Any, depth: int = 0, *, finite: bool = True) -> tuple[str, 
     elif value is None or isinstance(value, int):
         return None
     elif isinstance(value, str):
-        return None if value.isascii() or _is_unicode(value) else ("", value)
+        return None if value.isascii() or is_text(value) else ("", value)
     else:
         return "", value
     for place, item in items:
