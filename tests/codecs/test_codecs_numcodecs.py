@@ -18,9 +18,6 @@ from _documents import zarray
 from _slow import slow
 from _strategies import same_bits
 from _things import case
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 import xzarr3
 from xzarr3 import ChunkDecodeError, ChunkEncodeError, MetadataError, UnknownExtensionError
@@ -169,20 +166,6 @@ def test_chains_of_filters(dtype: str, filters: Any, compressor: Any, order: str
     native = np.dtype(dtype).newbyteorder("=")
     values = numbers("i8" if native.kind == "M" else native.str, (5, 6, 7)).view(native).astype(dtype)
     both_ways(values, filters, compressor, order)
-
-
-@settings(max_examples=60)
-@given(data=st.data())
-def test_delta_of_any_integers(data: st.DataObject) -> None:
-    dtype = data.draw(st.sampled_from(INTEGERS))
-    shape = data.draw(hnp.array_shapes(max_dims=3, max_side=5))
-    values = data.draw(hnp.arrays(np.dtype(dtype), shape))
-    order = data.draw(st.sampled_from("CF"))
-    filters = [{"id": "delta", "dtype": dtype}]
-    both_ways(values, filters, order=order)
-    chain = chain_of(shape, dtype, filters, None, order)
-    native = values.astype(np.dtype(dtype).newbyteorder("="))
-    assert same_bits(chain.decode(chain.encode(native)), native)
 
 
 @pytest.mark.parametrize(("config", "dtype"), [

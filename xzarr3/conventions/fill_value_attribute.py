@@ -173,8 +173,6 @@ def encode_fill_value(value: Any, dtype: np.dtype[Any]) -> JSON:
         scalar = np.asarray(value)[()]
         if kind == "S":
             return base64.b64encode(_instance(scalar, bytes)).decode()
-        if kind == "U":
-            return str(_instance(scalar, str))
         if kind == "b":
             return bool(scalar)
         if kind in "iu":
