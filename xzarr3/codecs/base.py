@@ -196,6 +196,16 @@ class Codec(ABC):
         )
 
 
+class NumcodecsCodec(Codec):
+    """A codec of numcodecs; its parameters have the same names as in numcodecs."""
+
+    _null_is_absence = True
+
+    def to_json(self) -> JSON:
+        # zarr-python requires a configuration even if it is empty.
+        return {"name": self.name, "configuration": self.configuration()}
+
+
 class ArrayArrayCodec(Codec):
     """A codec from arrays to arrays.
 

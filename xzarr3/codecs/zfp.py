@@ -18,8 +18,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from xzarr3._types import AnyArray, Buffer
-from xzarr3.codecs.base import ArrayBytesCodec, ChunkSpec
-from xzarr3.codecs.numcodecs import NumcodecsCodec
+from xzarr3.codecs.base import ArrayBytesCodec, ChunkSpec, NumcodecsCodec
 from xzarr3.codecs.pipeline import Calling
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError
 from xzarr3.fields import REQUIRED, Meta, Number

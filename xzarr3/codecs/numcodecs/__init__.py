@@ -26,16 +26,6 @@ _VLEN = ("vlen-bytes", "vlen-utf8")
 _SHUFFLES = ("noshuffle", "shuffle", "bitshuffle")
 
 
-class NumcodecsCodec(Codec):
-    """A codec of numcodecs; its parameters have the same names as in numcodecs."""
-
-    _null_is_absence = True
-
-    def to_json(self) -> JSON:
-        # zarr-python requires a configuration even if it is empty.
-        return {"name": self.name, "configuration": self.configuration()}
-
-
 class _Blosc(msgspec.Struct, frozen=True):
     cname: str = "lz4"
     clevel: int = 5

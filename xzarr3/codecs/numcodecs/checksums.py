@@ -15,8 +15,8 @@ from numcodecs.fletcher32 import Fletcher32
 from numcodecs.jenkins import jenkins_lookup3
 
 from xzarr3._types import Buffer
+from xzarr3.codecs.base import NumcodecsCodec
 from xzarr3.codecs.crc32c import Checksum, Crc32cCodec
-from xzarr3.codecs.numcodecs import NumcodecsCodec
 from xzarr3.fields import Meta
 
 _fletcher32 = Fletcher32()

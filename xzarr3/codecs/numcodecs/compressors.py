@@ -20,8 +20,7 @@ from numcodecs import lz4
 from numcodecs.shuffle import Shuffle
 
 from xzarr3._types import JSON, Buffer
-from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec
-from xzarr3.codecs.numcodecs import NumcodecsCodec
+from xzarr3.codecs.base import BytesBytesCodec, ChunkSpec, NumcodecsCodec
 from xzarr3.codecs.streams import decompressed
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, UnknownExtensionError
 from xzarr3.fields import Meta

@@ -23,9 +23,8 @@ from numcodecs import get_codec
 from numcodecs.packbits import PackBits
 
 from xzarr3._types import JSON, AnyArray
-from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec
+from xzarr3.codecs.base import ArrayArrayCodec, ChunkSpec, NumcodecsCodec
 from xzarr3.codecs.bitround import MANTISSA, BitRoundCodec
-from xzarr3.codecs.numcodecs import NumcodecsCodec
 from xzarr3.dtypes import parse_dtype
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, MetadataError, listed
 from xzarr3.fields import REQUIRED, Meta, Number

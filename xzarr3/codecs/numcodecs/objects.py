@@ -16,8 +16,7 @@ from typing import Literal, Self
 import numpy as np
 
 from xzarr3._types import JSON, AnyArray, Buffer
-from xzarr3.codecs.base import MAX_VARIABLE, ArrayBytesCodec, ChunkSpec
-from xzarr3.codecs.numcodecs import NumcodecsCodec
+from xzarr3.codecs.base import MAX_VARIABLE, ArrayBytesCodec, ChunkSpec, NumcodecsCodec
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError, UnknownExtensionError
 
 

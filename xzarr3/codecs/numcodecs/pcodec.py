@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from xzarr3._types import AnyArray, Buffer
-from xzarr3.codecs.base import ArrayBytesCodec, ChunkSpec
-from xzarr3.codecs.numcodecs import NumcodecsCodec
+from xzarr3.codecs.base import ArrayBytesCodec, ChunkSpec, NumcodecsCodec
 from xzarr3.errors import ChunkDecodeError, ChunkEncodeError
 from xzarr3.fields import Meta
 
