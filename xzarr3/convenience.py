@@ -13,7 +13,8 @@ from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
 from xzarr3.new_array import make_arrays
 from xzarr3.nodes.node import locate_node
-from xzarr3.stores import StoreLike
+from xzarr3.stores import Store, StoreLike
+from xzarr3.stores.open import was_made
 
 
 def save(
@@ -80,7 +81,13 @@ def save_array(store: StoreLike, arr: Any, *, path: str = "", **options: Any) ->
     >>> xzarr3.load(store, "numbers")
     array([1, 2, 3])
     """
-    create_array(store, path, data=arr, **options)
+    _complete(create_array(store, path, data=arr, **options).store, store)
+
+
+def _complete(opened: Store, store: StoreLike) -> None:
+    """Write what is pending in a store that was opened for a call: a zip is complete only after this."""
+    if was_made(opened, store):
+        opened.close()
 
 
 @short_traceback
@@ -111,6 +118,7 @@ def save_group(
     opened, normal = locate_node(store, path, storage_options, mode="a")
     format, normal, _ = place_for_new(opened, normal, zarr_format)
     make_arrays(opened, format, normal, values, overwrite=overwrite)
+    _complete(opened, store)
 
 
 @short_traceback
@@ -233,4 +241,6 @@ def consolidate_metadata(
     True
     """
     options: dict[str, Any] = {"zarr_format": zarr_format, "storage_options": storage_options}
-    return open_group(store, path, mode="r+", use_consolidated=False, **options).consolidate()
+    group = open_group(store, path, mode="r+", use_consolidated=False, **options).consolidate()
+    _complete(group.store, store)
+    return group

@@ -441,6 +441,19 @@ def test_with_statement_that_fails_writes_nothing(path: Path, mode: Any) -> None
     refused(ReadOnlyError, "closed", lambda: store.set("a", b"new"))
 
 
+def test_calls_that_open_a_zip_by_its_path_complete_it(path: Path) -> None:
+    xzarr3.save_group(path, a=[1])
+    assert xzarr3.consolidate_metadata(path).consolidated
+    assert xzarr3.open_group(path).consolidated
+    xzarr3.save(path, [2, 3], path="b")
+    assert [*xzarr3.load(path)] == ["a", "b"]
+    with xzarr3.ZipStore(path, mode="a") as store:
+        xzarr3.save(store, [4], path="c")
+        xzarr3.consolidate_metadata(store)
+        xzarr3.save_group(store, [5], [6], path="d")  # It is not closed by the calls before.
+    assert xzarr3.load(path, "d/arr_1").tolist() == [6]
+
+
 def test_closed_store_is_read(path: Path) -> None:
     store = writing(path, a=b"x")
     opened = store.open("a")
