@@ -96,7 +96,7 @@ def _in_chunks(
     name, lock = given.get("name") or name, given.get("lock") or lock
     if lock or not (name is None or isinstance(name, str)) or not given.keys() <= _FROM_ARRAY:
         return None
-    if not _is_dask(chunked_array_type):
+    if type(guess_chunkmanager(chunked_array_type)) is not DaskManager:
         return None
     from xzarr3.dask.array import read_in_chunks
 
@@ -112,15 +112,6 @@ def found_in(data: Any) -> LazyArray | None:
     while data is not None and not isinstance(data, LazyArray):
         data = getattr(data, "array", None) if isinstance(data, indexing.ExplicitlyIndexed) else None
     return data
-
-
-def _is_dask(chunked_array_type: Any) -> bool:
-    """Whether dask is the chunk manager, without array plugins."""
-    if type(guess_chunkmanager(chunked_array_type)) is not DaskManager:
-        return False
-    import dask
-
-    return not dask.config.get("array_plugins", ())
 
 
 def _blocks(
