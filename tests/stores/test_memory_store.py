@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _conformance import VALUE, contents
+from _conformance import VALUE, contents, run_threads
 from _things import Thing, refused
 from _unprivileged import run_child
 
@@ -110,3 +110,25 @@ def test_erase_is_not_undone_by_an_update_under_way(kind: str, tmp_path: Path) -
     thread.join(60)
     assert store.get("a") is None
     store.close()
+
+
+def test_set_partial_values_does_not_undo_what_another_thread_stores() -> None:
+    """Between the reading of the old value and the writing of the new one there is no room for others."""
+    store = MemoryStore()
+    store.set("a", b"-" * 10)
+    wrong = []
+
+    def whole() -> None:
+        for step in range(2000):
+            value = b"%010d" % step
+            store.set("a", value)
+            found = bytes(store.get("a") or b"")
+            if found not in (value, value[:-1] + b"x"):
+                wrong.append((value, found))
+
+    def parts() -> None:
+        for _ in range(2000):
+            store.set_partial_values([("a", 9, b"x")])
+
+    run_threads(whole, parts)
+    assert wrong == []
