@@ -284,7 +284,6 @@ def change_part(writer: UnitWriter, chain: CodecChain, key: str, inner: Inner, v
     if [each for each in inner if type(each) is not slice or each.step not in (None, 1)]:
         return False
     store, name = cast("LocalStore", writer.engine.store), os.fsencode(key.rpartition("/")[2])
-    store.check_writable()
     try:
         found = None if len(name) > _LONG else store.handle(key, make=False)
     except OSError:  # Python raises it.
@@ -299,8 +298,6 @@ def change_part(writer: UnitWriter, chain: CodecChain, key: str, inner: Inner, v
             done = part.change(folder, name, inner, values, late=late, keep_empty=keep)
     finally:
         os.close(folder)
-    if done == DONE:
-        store.touch()
     return done != LEFT
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 import msgspec
 import numpy as np
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from xzarr3.io.executor import Engine
     from xzarr3.io.projection import ChunkProjection
     from xzarr3.stores.local.store import LocalStore
+
+
+Change: TypeAlias = "Callable[[UnitWriter, CodecChain, str, Inner, AnyArray], bool]"
 
 
 class UnitWriter(msgspec.Struct, frozen=True, eq=False):
@@ -60,26 +63,30 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
     @for_array(lambda writer: writer.engine)
     def run(self, batches: Iterable[Batch], source: AnyArray) -> int:
         """Write units until none are left, each with its part of ``source``; returns 0."""
-        from xzarr3.io.native_write import changes  # imports the libraries of the codecs
+        from xzarr3.io.native_write import change_part, changes  # imports the libraries of the codecs
 
-        is_native = changes(self)
-        for chain, units in batches:
-            for unit in units:
-                if not is_wanted():
-                    break
-                key = self.engine.key(unit.coords)
-                self._write(chain, key, unit, source[unit.outer], is_native=is_native)
-                if chain.shard is not None:  # The kept index is out of date now.
-                    forget_index(chain.shard, self.engine.store_identity, key)
+        store, change = cast("LocalStore", self.engine.store), change_part if changes(self) else None
+        if change is not None:
+            store.check_writable()
+        try:
+            for chain, units in batches:
+                for unit in units:
+                    if not is_wanted():
+                        break
+                    key = self.engine.key(unit.coords)
+                    self._write(chain, key, unit, source[unit.outer], change)
+                    if chain.shard is not None:  # The kept index is out of date now.
+                        forget_index(chain.shard, self.engine.store_identity, key)
+        finally:
+            if change is not None:
+                store.touch()
         return 0
 
     def _write(
-        self, chain: CodecChain, key: str, unit: ChunkProjection, values: AnyArray, *, is_native: bool
+        self, chain: CodecChain, key: str, unit: ChunkProjection, values: AnyArray, change: Change | None
     ) -> None:
-        from xzarr3.io.native_write import change_part
-
         is_part = not all(unit.whole) or bool(self.fields)
-        if is_part and is_native and change_part(self, chain, key, unit.inner, values):
+        if is_part and change is not None and change(self, chain, key, unit.inner, values):
             return
         try:
             (self.update if is_part else self._replace)(chain, key, unit.inner, values)
