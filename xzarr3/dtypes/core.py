@@ -223,10 +223,9 @@ class _Integer(_Numeric):
         is_text = isinstance(data, str) and _INTEGER.fullmatch(data) is not None
         if spelling.old_fills and (is_text or (isinstance(data, float) and data.is_integer())):
             number = int(data)  # type: ignore[arg-type]
-        if not isinstance(number, int) or isinstance(number, bool):
-            raise self._refused(data)
         bounds = np.iinfo(self._type)  # type: ignore[type-var]
-        if not bounds.min <= number <= bounds.max:
+        is_integer = isinstance(number, int) and not isinstance(number, bool)
+        if not is_integer or not bounds.min <= number <= bounds.max:  # type: ignore[operator]
             raise self._refused(data)
         return self._type(number)
 
@@ -410,10 +409,7 @@ class _Complex(_OrderedNumeric):
         spelling = spelling_of(zarr_format)
         if spelling.digits and (scalar := from_digits(data, np.dtype(self._type))) is not None:
             return scalar
-        if spelling.old_fills and isinstance(data, (int, float)):
-            parts: JSON = [data, 0.0]
-        else:
-            parts = data
+        parts: JSON = [data, 0.0] if spelling.old_fills and isinstance(data, (int, float)) else data
         if not isinstance(parts, list) or len(parts) != 2:
             raise self._refused(data)
         try:

@@ -165,9 +165,8 @@ class _SmallInteger(_Small):
 
     def from_json_scalar(self, data: JSON, *, zarr_format: ZarrFormat) -> Any:
         spelling_of(zarr_format)
-        if not isinstance(data, int) or isinstance(data, bool):
-            raise self._refused(data)
-        if not self._bounds[0] <= data <= self._bounds[1]:
+        low, high = self._bounds
+        if not isinstance(data, int) or isinstance(data, bool) or not low <= data <= high:
             raise self._refused(data)
         return self._scalar(bytes([data & ((1 << self._width) - 1)]))
 
