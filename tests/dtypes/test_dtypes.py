@@ -830,6 +830,7 @@ def test_values_that_structs_hold() -> None:
         [(0.5, (7.5, moment), b"ab")], [(0.5, (2**15, moment), b"ab")], [(0.5, (7, moment), b"abc")],
         [(0.5, (7, moment))], [(0.5, 7, b"ab")], [0.5], [None], "x", 5.0, np.zeros(2),
         np.zeros(2, "i4,i4,i4"), np.zeros(2, [("p", dtype["p"]), ("x", "f4"), ("s", "S2")]), [[one], []],
+        np.zeros(2, [("x", "f4", (2,)), ("p", dtype["p"]), ("s", "S2")]),
         {"x": 1}, [{"x": 0.5, "p": (7, moment), "s": b"", "y": 1}], np.zeros(2, f"V{dtype.itemsize}"),
     ):  # fmt: skip
         with pytest.raises(DataTypeValidationError):

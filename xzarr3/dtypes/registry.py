@@ -20,7 +20,6 @@ from xzarr3.dtypes.specs import (
     UNREAD_OBJECT_CODECS,
     DTypeJSON,
     ZarrFormat,
-    check_dtype_spec_v2,
     native_v2,
     spelling_of,
     split_v3,
@@ -222,8 +221,6 @@ class DataTypeRegistry:
         struct = self.contents.get("struct")
         if not isinstance(name, str) and struct is not None and struct in refusals:
             raise refusals[struct]
-        if not check_dtype_spec_v2(data):
-            raise self._unknown(data)
 
     def _offer(
         self, offer: Callable[[type[ZDType]], ZDType], *, by_name: bool = False
@@ -292,10 +289,6 @@ class DataTypeRegistry:
                 return self.match_json(form, zarr_format=each_format)
             except UnknownExtensionError as error:
                 unknown = error
-            except DataTypeValidationError as error:
-                if form is not spec and spec in self.contents:
-                    continue
-                raise error
         try:
             native = np.dtype(spec)
         except FOREIGN_ERRORS as error:

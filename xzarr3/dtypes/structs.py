@@ -296,18 +296,12 @@ class Struct(ZDType[np.dtype[Any], np.void]):
         if given.dtype.kind == "O":
             scalars = [self.cast_scalar(item).tobytes() for item in given.flat]
             return np.frombuffer(bytearray(b"".join(scalars)), dtype).reshape(given.shape)
-        if given.dtype.names != dtype.names:
+        if given.dtype.names != dtype.names or any(given.dtype[name].shape for name, _ in self.fields):
             raise self._cannot_hold(given, accepted=self._accepted)
         result = np.empty(given.shape, dtype)
         for name, data_type in self.fields:
-            try:
-                part = given[name]
-                if part.shape != given.shape:
-                    raise ValueError(f"field '{name}' holds arrays")
-            except ValueError as error:  # with the dimensions of the field, more dimensions than numpy allows
-                raise self._cannot_hold(given, str(error)) from error
             with located(field=name):
-                result[name][...] = data_type.cast_array(part)
+                result[name][...] = data_type.cast_array(given[name])
         return result
 
     def _of_objects(self, values: Any) -> AnyArray:

@@ -220,15 +220,10 @@ class DraftFormat(Format):
     def parse(self, held: Mapping[str, Document], path: str) -> NodeMetadata:
         from xzarr3.formats.draft.arrays import parse_array
 
-        try:
-            with located(path=path):
-                if "array" not in held:
-                    return self._parse_group(held)
-                return parse_array(held, lenient=self.minor > 0)
-        except RecursionError as error:
-            raise MetadataError(
-                "nested too deeply", path=path, field="data_type.fallback", accepted="one or some data types"
-            ) from error
+        with located(path=path):
+            if "array" not in held:
+                return self._parse_group(held)
+            return parse_array(held, lenient=self.minor > 0)
 
     def _parse_group(self, held: Mapping[str, Document]) -> GroupMetadata:
         from xzarr3.formats.draft.json import GroupDocument, read

@@ -80,10 +80,6 @@ def parse(held: Mapping[str, Document], path: str = "") -> NodeMetadata:
     except MetadataError as error:
         error.path = path
         raise
-    except RecursionError as error:
-        raise MetadataError(
-            "nested too deeply", path=path, field=ARRAY, accepted="fewer fields within fields"
-        ) from error
     except MemoryError as error:
         raise MetadataError("no memory for one element", path=path, field="dtype") from error
 
