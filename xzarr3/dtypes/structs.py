@@ -120,11 +120,6 @@ class Struct(ZDType[np.dtype[Any], np.void]):
         orders = (data_type.byte_order for _, data_type in self.fields)
         return next((order for order in orders if order is not None), None)
 
-    @property
-    def endianness(self) -> Endianness:
-        """The preferred byte order of stored elements: big if all fields with a byte order are big endian."""
-        return "big" if self.byte_order == "big" else "little"
-
     def in_byte_order(self, order: Endianness) -> Self:
         return type(self)(tuple((name, data_type.in_byte_order(order)) for name, data_type in self.fields))
 
