@@ -9,14 +9,13 @@ is decided by :func:`xzarr3.dask.slicing.to_read`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from functools import cached_property
 from typing import Any, TypeAlias
 
-from dask._task_spec import GraphNode, Task, TaskRef
+from dask._task_spec import Task, TaskRef
 from dask.array.chunk import getitem
-from dask.base import clone_key
 from dask.blockwise import BlockwiseDep
-from dask.graph_manipulation import chunks as manipulation
 from dask.highlevelgraph import Layer, MaterializedLayer
 
 from xzarr3._types import AnyArray
@@ -26,47 +25,29 @@ Key: TypeAlias = Any
 Read: TypeAlias = Callable[[Any, tuple[Part, ...]], AnyArray]
 
 
-class LazyLayer(Layer):
+class LazyLayer(MaterializedLayer):
     """A layer that makes its tasks when they are first asked for, and is pickled without them."""
 
-    _tasks: dict[Key, Task] | None = None
+    has_legacy_tasks = False
 
     def __init__(self, name: str) -> None:
-        super().__init__()
+        Layer.__init__(self)
         self.name = name
 
     def make(self) -> dict[Key, Task]:
         """Make all tasks of the layer."""
         raise NotImplementedError
 
-    @property
-    def mapping(self) -> dict[Key, Task]:
+    @cached_property
+    def mapping(self) -> dict[Key, Task]:  # type: ignore[override]  # Dask's is an attribute.
         """All tasks of the layer; made at the first call."""
-        if self._tasks is None:
-            self._tasks = self.make()
-        return self._tasks
-
-    @property
-    def has_legacy_tasks(self) -> bool:
-        return False
+        return self.make()
 
     def is_materialized(self) -> bool:
-        return self._tasks is not None
-
-    def __getitem__(self, key: Key) -> Task:
-        return self.mapping[key]
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self.mapping)
-
-    def __len__(self) -> int:
-        return len(self.mapping)
-
-    def get_output_keys(self) -> Set[Key]:
-        return self.mapping.keys()
+        return "mapping" in self.__dict__
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_tasks"}
+        return {name: value for name, value in self.__dict__.items() if name != "mapping"}
 
 
 class Reader:
@@ -151,23 +132,6 @@ class SelectLayer(LazyLayer):
         tasks = dict(task for key in mine for task in self._made(key))
         needed = {key: set(task.dependencies) for key, task in tasks.items()}
         return MaterializedLayer(tasks, annotations=self.annotations), needed
-
-    def clone(self, keys: set[Key], seed: Hashable, bind_to: Key | None = None) -> tuple[Layer, bool]:
-        """The layer cloned for ``dask.graph_manipulation``."""
-        tasks: dict[Key, GraphNode] = {}
-        bound = False
-        keys = {*keys, *(key for key in self if (self.name, *key[1:]) in keys)}
-        for key, task in self.items():
-            made: GraphNode = task
-            if key in keys:
-                others = {each: clone_key(each, seed) for each in task.dependencies if each in keys}
-                cloned = clone_key(key, seed)
-                made = task.substitute(others, key=cloned)
-                if bind_to is not None and not others:
-                    made = Task(cloned, manipulation.bind, made, TaskRef(bind_to))
-                    bound = True
-            tasks[made.key] = made
-        return MaterializedLayer(tasks), bound
 
 
 def _forwards(part: Part, first: int) -> Part:

@@ -111,9 +111,9 @@ def _arguments(layer: Any) -> Iterable[object]:
     """What the tasks of a layer hold."""
     if isinstance(layer, Blockwise):
         return [layer.task, *(each for each, index in layer.indices if index is None), layer.io_deps]
-    if isinstance(layer, MaterializedLayer):
+    if isinstance(layer, MaterializedLayer) and layer.is_materialized():
         return layer.mapping.values()
-    return [each for name, each in vars(layer).items() if name != "_tasks"]
+    return [*vars(layer).values()]
 
 
 @cache
