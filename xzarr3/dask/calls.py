@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
@@ -12,30 +11,18 @@ if TYPE_CHECKING:
 Call: TypeAlias = tuple[Callable[..., Any], list[Any]]
 
 
-class _GraphKnownError(Exception):
-    """Ends a computation before anything has run."""
-
-
 def calls(arrays: Sequence[DaskArray], functions: Collection[Callable[..., Any]]) -> Iterator[Call]:
     """The calls of some functions, with their arguments, in the graph that computes arrays together."""
     from dask._task_spec import DataNode, convert_legacy_graph
-    from dask.base import compute
+    from dask.base import collections_to_expr
     from dask.optimization import cull
 
-    needed: list[Mapping[Any, Any]] = []
-
-    def keep(graph: Any, keys: Any, **options: Any) -> None:
-        tasks = graph.__dask_graph__() if hasattr(graph, "__dask_graph__") else graph
-        needed.append(cull(tasks, keys)[0])  # As schedulers do: compute() may leave other tasks.
-        raise _GraphKnownError
-
-    with suppress(_GraphKnownError):
-        compute(*arrays, scheduler=keep, traverse=False)
-    for tasks in needed:
-        graph = convert_legacy_graph(tasks)
-        data = {key: node.value for key, node in graph.items() if isinstance(node, DataNode)}
-        for node in graph.values():
-            yield from _calls_of(node, functions, data)
+    tasks = collections_to_expr(arrays).optimize().__dask_graph__()
+    keys = [array.__dask_keys__() for array in arrays]
+    graph = convert_legacy_graph(cull(tasks, keys)[0])  # As schedulers do: other tasks may be left.
+    data = {key: node.value for key, node in graph.items() if isinstance(node, DataNode)}
+    for node in graph.values():
+        yield from _calls_of(node, functions, data)
 
 
 def _calls_of(
