@@ -8,22 +8,6 @@ from dask.base import get_scheduler
 from dask.delayed import Delayed
 from dask.diagnostics.progress import ProgressBar
 
-from xzarr3.errors import ArgumentTypeError
-
-
-def check_shown(progress: object) -> None:
-    """Refuse an invalid value of ``progress=`` of a write.
-
-    Raises
-    ------
-    TypeError
-        If it is no truth value.
-    """
-    if not isinstance(progress, bool):
-        raise ArgumentTypeError(
-            f"progress={progress!r}; accepted: True or False; a callback of dask around the write is called"
-        )
-
 
 def compute(delayed: Delayed, progress: bool, **kwargs: Any) -> Any:
     """Compute tasks; with ``progress``, show dask's own bar, or that of the cluster.

@@ -11,7 +11,6 @@ from typing import Any
 import dask.array as da
 
 from xzarr3.arrays import Array
-from xzarr3.dask.bars import check_shown
 from xzarr3.dask.bars import compute as compute_shown
 from xzarr3.dask.expressions import is_expression, with_graph
 from xzarr3.dask.forks import Forks
@@ -102,8 +101,7 @@ def store(
     misspelt = {name: each for name, each in kwargs.items() if did_you_mean(name, _OPTIONS)}
     if misspelt:
         raise unknown_arguments("store", misspelt, _OPTIONS)
-    check_shown(progress)
-    check_switches(compute=compute)
+    check_switches(compute=compute, progress=progress)
     jobs = _paired(sources, targets, regions)
     writes = plan_writes(jobs, scheduler=kwargs.get("scheduler"))
     if not compute:

@@ -19,7 +19,6 @@ from xarray import DataArray, Dataset, DataTree
 from xzarr3.api import open_group
 from xzarr3.commit.recover import finish_interrupted
 from xzarr3.commit.replace import check_resumable
-from xzarr3.dask.bars import check_shown
 from xzarr3.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -201,12 +200,11 @@ def to_zarr(
         prepends=prepend_dim is not None,
         others=others,
     )
-    check_shown(progress)
     optional = {"consolidated": consolidated, "write_empty_chunks": write_empty_chunks}
     check_switches(
         optional, **optional, compute=compute, safe_chunks=safe_chunks, align_chunks=align_chunks,
         write_inherited_coords=write_inherited_coords, widen_units=widen_units, check_labels=check_labels,
-        resume=resume,
+        resume=resume, progress=progress,
     )  # fmt: skip
     _check(asked, compute)
     commit = None
