@@ -88,14 +88,12 @@ def write_tile(sink: Sink | ForkedSink, region: Region, cuts: Cuts, *given: Any)
     target, blocks = sink.target, given[: len(parts)]
     if len(parts) == 1:
         return sink.write(region, _part(target, blocks[0], parts[0]))
-    dtypes = {block.dtype if type(block) is np.ndarray else None for block in blocks}
-    common = dtypes.pop() if len(dtypes) == 1 else None
-    elements = target.zdtype.to_native_dtype() if common is None else common
+    elements = target.zdtype.to_native_dtype()
     whole = np.empty(tuple(part.stop - part.start for part in region), elements)
     for block, part in zip(blocks, parts, strict=True):
         values = _part(target, block, part)
-        if common is None:  # Checked here, so that no value is cast with loss and no mask is dropped.
-            values = target.fitted(values, values.shape)
+        if type(values) is not np.ndarray or values.dtype != elements:
+            values = target.fitted(values, values.shape)  # So no value is cast with loss, no mask dropped.
         whole[tuple(slice(to, to + end - begin) for _, begin, end, to in part)] = values
     return sink.write(region, whole)
 
