@@ -32,9 +32,10 @@ from xzarr3 import LocalStore, MemoryStore, NodeExistsError, Store, StoreCapabil
 from xzarr3.commit import lease
 from xzarr3.commit.places import Place
 from xzarr3.commit.replace import may_be_lost
-from xzarr3.dask.blocks import Regions
 from xzarr3.dask.done import done_tiles
+from xzarr3.dask.tiles import Regions, plan_axes
 from xzarr3.formats.v3 import V3
+from xzarr3.grid import Steps
 from xzarr3.stores import CacheStore, WrapperStore
 
 SHAPE = (12, 10)
@@ -569,7 +570,7 @@ def test_tiles_are_done_whose_units_are_all_there() -> None:
     target = xzarr3.create_array(MemoryStore(), shape=(6, 4), chunks=2, dtype="i4")
     target[:4] = 1
     target[:2, 2:] = 0
-    regions = Regions(((2, 4), (2, 2)), (0, 0))
+    regions = Regions(plan_axes([Steps(2)] * 2, (0, 0), ((2, 4), (2, 2)), 4), (0, 0))
     assert done_tiles(target, regions) == {(0, 0)}
     target[4:] = 1
     assert done_tiles(target, regions) == {(0, 0), (1, 0), (1, 1)}

@@ -164,7 +164,7 @@ def test_blocks_by_name_and_as_stored(case: str) -> None:
         ({"x": -3}, "block of length -3"),
         (((5, -1, 16), 12), "block of length -1"),
         ("-3 MiB", "block of length '-3 MiB'"),
-        (0, "chunks=0 has blocks of length 0"),
+        (0, r"chunks=0 do not fit an array of shape \(20, 12\): blocks of length 0"),
         ({"x": 0}, "blocks of length 0"),
         (Thing(), None),
     ],

@@ -11,6 +11,7 @@ plain dask arrays.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, cast
 
@@ -25,9 +26,9 @@ from dask.highlevelgraph import HighLevelGraph
 
 from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
-from xzarr3.dask.blocks import BlockChunks, Blocks, Regions, blocks_of, check_dask, threads_of
+from xzarr3.dask.blocks import BlockChunks, threads_of
 from xzarr3.dask.layers import Read, Reader, Readers, SelectLayer
-from xzarr3.dask.slicing import Along, Part, Selections, every, extent, to_read
+from xzarr3.dask.slicing import Along, Part, Selections, extent, to_read
 from xzarr3.errors import StoreError
 from xzarr3.grid import Edges, Steps
 from xzarr3.io.selection import basic_selection
@@ -54,6 +55,7 @@ def stored_in(source: Any) -> Any:
     return found if isinstance(found, ReadableArray) else None
 
 
+@dataclass(eq=False)
 class Source:
     """An object to read from and its blocks, shared by all selections of it.
 
@@ -69,35 +71,24 @@ class Source:
         All elements of each dimension, in their blocks.
     prefix : str
         Prefix of the names of tasks; a token follows.
-    name : str or callable
+    named : str or callable
         Name of the dask array of the whole source, or a function that returns it, called when needed.
-    is_masked : bool
-        Whether the values are masked arrays.
     """
 
-    def __init__(
-        self,
-        read: Read,
-        source: Any,
-        dtype: np.dtype[Any],
-        view: tuple[Along, ...],
-        prefix: str,
-        name: str | Callable[[], str],
-        is_masked: bool = False,
-    ) -> None:
-        self.read, self.source, self.dtype = read, source, dtype
-        self.view, self.prefix = view, prefix
-        self._name, self.is_masked = name, is_masked
+    read: Read
+    source: Any
+    dtype: np.dtype[Any]
+    view: tuple[Along, ...]
+    prefix: str
+    named: str | Callable[[], str]
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return Source, (
-            self.read, self.source, self.dtype, self.view, self.prefix, self.name, self.is_masked,
-        )  # fmt: skip
+    def __getstate__(self) -> dict[str, Any]:
+        return {**{each.name: getattr(self, each.name) for each in fields(self)}, "named": self.name}
 
     @cached_property
     def name(self) -> str:
         """Name of the dask array of the whole source."""
-        return self._name if isinstance(self._name, str) else self._name()
+        return self.named if isinstance(self.named, str) else self.named()
 
     @cached_property
     def layer(self) -> Blockwise:
@@ -139,7 +130,7 @@ def zarr_array(source: Source, view: tuple[Along, ...] | None = None) -> da.Arra
     """A selection of a source, by default all of it, as a dask array."""
     view = source.view if view is None else view
     left = [along for along in view if not along.drop]
-    meta = _meta(source.dtype, len(left), source.is_masked)
+    meta = _meta(source, len(left))
     if config.get("array_plugins", ()):
         name = _name(source, view)
         return da.Array(_graph(source, view), name, chunks=_lengths(view), meta=meta)
@@ -150,9 +141,10 @@ def zarr_array(source: Source, view: tuple[Along, ...] | None = None) -> da.Arra
     return made
 
 
-def _meta(dtype: np.dtype[Any], ndim: int, is_masked: bool) -> AnyArray:
+def _meta(source: Source, ndim: int) -> AnyArray:
     """An array without elements of the kind that is read."""
-    meta = np.empty((0,) * ndim, dtype)
+    meta = np.empty((0,) * ndim, source.dtype)
+    is_masked = isinstance(source.source, ReadableArray) and source.source.is_masked
     return np.ma.MaskedArray(meta) if is_masked else meta
 
 
@@ -179,50 +171,6 @@ def _graph(source: Source, view: tuple[Along, ...]) -> HighLevelGraph:
         layers[name] = SelectLayer(name, reading, read, view)
         dependencies[name] = {reading}
     return HighLevelGraph(layers, dependencies)
-
-
-def read_in_chunks(
-    read: Read, source: Any, dtype: np.dtype[Any], chunks: BlockChunks, prefix: str, identity: Any
-) -> da.Array:
-    """A dask array with the given chunks.
-
-    Parameters
-    ----------
-    read, source, dtype, prefix
-        See :class:`Source`.
-    chunks : tuple of tuple of int
-    identity : object
-        Identifies the values; passed to dask's ``tokenize``.
-    """
-    check_dask()
-    blocks = blocks_of(chunks)
-
-    def name() -> str:
-        return f"{prefix}-{tokenize(identity, repr(blocks))}"
-
-    return in_blocks(read, source, dtype, tuple(map(sum, chunks)), blocks, prefix, name)
-
-
-def in_blocks(
-    read: Read,
-    source: Any,
-    dtype: np.dtype[Any],
-    shape: tuple[int, ...],
-    blocks: Blocks,
-    prefix: str,
-    name: str | Callable[[], str],
-) -> da.Array:
-    """A dask array of all values of a source; see :class:`Source`."""
-    is_masked = isinstance(source, ReadableArray) and source.is_masked
-    if isinstance(blocks, list):
-        return zarr_array(
-            Source(read, source, dtype, tuple(map(every, blocks, shape)), prefix, name, is_masked)
-        )
-    name, index = name if isinstance(name, str) else name(), tuple(range(len(blocks)))
-    parts = Regions(blocks, (0,) * len(blocks))
-    layer = blockwise(read, name, index, source, None, parts, index, numblocks={}, _data_producer=True)
-    meta = _meta(dtype, len(shape), is_masked)
-    return da.Array(HighLevelGraph({name: layer}, {name: set()}), name, blocks, meta=meta)
 
 
 class _EqualToDasks(type):

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 import dask.array as da
 import numpy as np
 from dask.array.core import normalize_chunks
-from dask.blockwise import BlockwiseDep
 from dask.utils import key_split
 
 from xzarr3.dask.slicing import all_blocks, trimmed
@@ -24,30 +23,11 @@ _LONGEST_LABEL = 40
 _BLOCKS = 16  # Grouping leaves an array at least about this many blocks.
 
 BlockChunks: TypeAlias = tuple[tuple[int, ...], ...]
-Blocks: TypeAlias = "list[Steps | Edges] | BlockChunks"
-"""The blocks along each dimension; dask's tuples of lengths if some blocks are empty."""
+Blocks: TypeAlias = "list[Steps | Edges]"
+"""The blocks along each dimension."""
 
 
-class Regions(BlockwiseDep):
-    """The region of each block of an array; a reading task gets this and the array, nothing else."""
-
-    def __init__(self, chunks: BlockChunks, offsets: tuple[int, ...]) -> None:
-        self.numblocks = tuple(map(len, chunks))
-        self.produces_tasks = False
-        self._axes = [
-            (all_blocks(along), sum(along), offset) for along, offset in zip(chunks, offsets, strict=True)
-        ]
-
-    def __getitem__(self, idx: tuple[int, ...]) -> tuple[slice, ...]:
-        return tuple(
-            [
-                slice(offset + min(blocks.start(at), size), offset + min(blocks.start(at + 1), size))
-                for at, (blocks, size, offset) in zip(idx, self._axes, strict=True)
-            ]
-        )
-
-
-def _grouped(array: ReadableArray) -> list[Steps | Edges]:
+def _grouped(array: ReadableArray) -> Blocks:
     """Blocks of whole stored units along each dimension; small units are grouped."""
     axes = list(array.unit_grid.axes)
     target = min(_GROUPED, array.nbytes // _BLOCKS)
@@ -61,10 +41,8 @@ def _grouped(array: ReadableArray) -> list[Steps | Edges]:
 
 
 def blocks_of(chunks: BlockChunks) -> Blocks:
-    """The blocks of a dask array."""
-    if any(len(along) > 1 and not all(along) for along in chunks):
-        return chunks
-    return [*map(all_blocks, chunks)]
+    """The blocks of a dask array, without empty ones."""
+    return [all_blocks([*filter(None, along)]) for along in chunks]
 
 
 def asked_blocks(array: ReadableArray, chunks: Any) -> Blocks:
@@ -88,13 +66,10 @@ def asked_blocks(array: ReadableArray, chunks: Any) -> Blocks:
     try:
         units = array.write_chunk_sizes
         return blocks_of(normalize_chunks(chunks, array.shape, dtype=array.dtype, previous_chunks=units))
-    except ZeroDivisionError as error:
-        raise ArgumentError(
-            f"chunks={chunks!r} has blocks of length 0; accepted: positive lengths"
-        ) from error
-    except (ValueError, TypeError, NotImplementedError) as error:  # dask cannot tell the size of objects
-        if not isinstance(chunks, str):
-            why = str(error).partition("\n")[0]
+    except (ArithmeticError, ValueError, TypeError, NotImplementedError) as error:
+        if not isinstance(chunks, str):  # Of objects, dask cannot tell the size.
+            is_zero = isinstance(error, ArithmeticError)
+            why = "blocks of length 0" if is_zero else str(error).partition("\n")[0]
             raise ArgumentError(
                 f"chunks={shorten(chunks)} do not fit an array of shape {array.shape}: {why}"
             ) from error

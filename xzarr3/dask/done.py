@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from xzarr3.arrays import Array
-from xzarr3.dask.blocks import Regions
 from xzarr3.dask.slicing import all_blocks
+from xzarr3.dask.tiles import Regions
 from xzarr3.formats import Format
 from xzarr3.io.stored_units import stored_units
 from xzarr3.model.metadata import ArrayMetadata

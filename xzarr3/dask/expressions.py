@@ -51,8 +51,7 @@ def are_default() -> bool:
 
 def read_as_expression(array: ReadableArray, blocks: Blocks, name: str | None) -> Any:
     """An array of expressions that reads from a stored array; a selection of it reads only its elements."""
-    along = zip(blocks, array.shape, strict=True)
-    lengths = tuple([each if isinstance(each, tuple) else each.lengths(size) for each, size in along])
+    lengths = tuple([each.lengths(size) for each, size in zip(blocks, array.shape, strict=True)])
     return sys.modules[_PACKAGE].from_array(array, chunks=lengths, name=name)
 
 

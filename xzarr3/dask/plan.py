@@ -23,14 +23,14 @@ from dask.highlevelgraph import HighLevelGraph
 
 from xzarr3.arrays import Array
 from xzarr3.copying.location import Place
-from xzarr3.dask.blocks import Regions, check_dask, writing_label
+from xzarr3.dask.blocks import check_dask, writing_label
 from xzarr3.dask.done import done_tiles
 from xzarr3.dask.ending import Gate, Writing
 from xzarr3.dask.forks import Forks, forks_of
 from xzarr3.dask.memory import frontier, memory_limit
 from xzarr3.dask.sources import ReadLocations
 from xzarr3.dask.tasks import Sink, Tile, write_block, write_tile
-from xzarr3.dask.tiles import chunks_of, plan_axes
+from xzarr3.dask.tiles import Regions, plan_axes
 from xzarr3.dask.write_layer import Done, Tiles, Written
 from xzarr3.display.units import size
 from xzarr3.errors import (
@@ -266,7 +266,7 @@ class _TiledWrite:
     @property
     def regions(self) -> Regions:
         """The region of each tile in the target."""
-        return Regions(chunks_of(self.axes), self.starts)
+        return Regions(self.axes, self.starts)
 
     def written(self, done: Container[Tile]) -> Written:
         """The tiles that the layer of the job writes."""

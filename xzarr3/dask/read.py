@@ -17,9 +17,10 @@ from dask.base import tokenize
 
 from xzarr3.api import open_array
 from xzarr3.arrays import Array
-from xzarr3.dask.array import in_blocks, read_block
+from xzarr3.dask.array import Source, read_block, zarr_array
 from xzarr3.dask.blocks import asked_blocks, check_dask, label
 from xzarr3.dask.expressions import are_default, read_as_expression
+from xzarr3.dask.slicing import every
 from xzarr3.errors import ArgumentTypeError, short_traceback
 from xzarr3.joined.array import JoinedArray
 from xzarr3.options import Missing, check_missing
@@ -55,7 +56,7 @@ def from_zarr(
         these, tuples of the lengths of all blocks, and a mapping from dimensions, by name or number, to any
         of these. The size of ``"auto"`` is dask's option ``array.chunk-size``. A mapping makes one block of
         each dimension that it leaves out.
-        ``"units"`` and ``"chunks"`` can stand for a single dimension, too.
+        ``"units"`` and ``"chunks"`` can stand for a single dimension, too. Blocks of length 0 are left out.
     name : str, optional
         Name of the dask array. By default an array has the same name in every process until it is changed;
         see the notes.
@@ -124,4 +125,5 @@ def from_zarr(
         return found
     prefix = f"read-zarr-{label(array)}"
     name = f"{prefix}-{tokenize(array, repr(blocks))}" if name is None else name
-    return in_blocks(read_block, array, array.dtype, array.shape, blocks, prefix, name)
+    view = tuple(map(every, blocks, array.shape))
+    return zarr_array(Source(read_block, array, array.dtype, view, prefix, name))

@@ -14,6 +14,7 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from dask.blockwise import BlockwiseDep
 
 from xzarr3.grid import Edges, Steps
 
@@ -94,6 +95,23 @@ class AxisTiles:
             if begin < finish:
                 found.append((block, (end - start, begin - start, finish - start, begin - low)))
         return found
+
+
+class Regions(BlockwiseDep):
+    """The region of each tile in the target, in which the first one begins at ``starts``."""
+
+    def __init__(self, axes: Sequence[AxisTiles], starts: Sequence[int]) -> None:
+        self.axes, self.starts = axes, starts
+        self.numblocks = tuple(axis.count for axis in axes)
+        self.produces_tasks = False
+
+    def __getitem__(self, idx: tuple[int, ...]) -> tuple[slice, ...]:
+        return tuple(
+            [
+                slice(start + int(axis.edges[at]), start + int(axis.edges[at + 1]))
+                for at, axis, start in zip(idx, self.axes, self.starts, strict=True)
+            ]
+        )
 
 
 def _packed(edges: Positions) -> bytes:
@@ -233,8 +251,3 @@ def _runs(edges: Positions, finer: Positions, length: int) -> Positions:
             last = edge
         previous = edge
     return np.array(kept, np.int64)
-
-
-def chunks_of(axes: Sequence[AxisTiles]) -> tuple[tuple[int, ...], ...]:
-    """The lengths of the tiles, in the form of dask's chunks."""
-    return tuple(tuple(along.lengths.tolist()) for along in axes)

@@ -98,12 +98,22 @@ def _in_chunks(
         return None
     if type(guess_chunkmanager(chunked_array_type)) is not DaskManager:
         return None
-    from xzarr3.dask.array import read_in_chunks
+    from dask.base import tokenize
 
-    blocks = _blocks(chunks, variable._dims, held.shape, held.dtype)
+    from xzarr3.dask.array import Source, zarr_array
+    from xzarr3.dask.blocks import blocks_of, check_dask
+    from xzarr3.dask.slicing import every
+
+    check_dask()
+    blocks = blocks_of(_blocks(chunks, variable._dims, held.shape, held.dtype))
     identity = held if name is None else (name, lazy)
     prefix = "array" if name is None else _TOKEN.sub("", name)
-    data: Any = read_in_chunks(*_reading(held), held.dtype, blocks, prefix, identity)
+    view = tuple(map(every, blocks, held.shape))
+
+    def named() -> str:
+        return f"{prefix}-{tokenize(identity, repr(blocks))}"
+
+    data: Any = zarr_array(Source(*_reading(held), held.dtype, view, prefix, named))
     return xr.Variable(variable._dims, data, variable._attrs, variable._encoding, fastpath=True)
 
 

@@ -385,7 +385,7 @@ def _grouped(array: ReadableArray) -> Iterator[int | tuple[int, ...]]:
     from xzarr3.dask.blocks import asked_blocks
 
     for axis, size in zip(asked_blocks(array, "grouped"), array.shape, strict=True):
-        yield axis if isinstance(axis, tuple) else _axis_lengths(axis, size)
+        yield _axis_lengths(axis, size)
 
 
 class MissingDimensionNamesError(MetadataError, KeyError):
