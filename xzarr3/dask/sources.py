@@ -21,9 +21,7 @@ from dask.highlevelgraph import MaterializedLayer
 
 from xzarr3.arrays import Array
 from xzarr3.copying.location import Place, is_within, location
-from xzarr3.errors import NodeNotFoundError, Xzarr3Error
-from xzarr3.model.metadata import ArrayMetadata
-from xzarr3.nodes.find import find_node
+from xzarr3.errors import Xzarr3Error
 from xzarr3.nodes.node import locate_node
 from xzarr3.stores import Store
 
@@ -97,14 +95,6 @@ def _located(array: Any) -> tuple[Store, str] | None:
         return locate_node(array, "")
     except (TypeError, Xzarr3Error):
         return None
-
-
-def array_at(store: Store, path: str, *, read_only: bool = True) -> Array:
-    """Open the array at a path."""
-    found = find_node(store, path)
-    if found is None or not isinstance(found[1], ArrayMetadata):
-        raise NodeNotFoundError(f"array '/{path}' in {store} is no longer there")
-    return Array(store, path, found[1], format=found[0], read_only=read_only)
 
 
 def _arguments(layer: Any) -> Iterable[object]:

@@ -10,12 +10,13 @@ from typing import Any
 
 import dask.array as da
 
+from xzarr3.api import open_array
 from xzarr3.arrays import Array
 from xzarr3.dask.bars import compute as compute_shown
 from xzarr3.dask.expressions import is_expression, with_graph
 from xzarr3.dask.forks import Forks
 from xzarr3.dask.plan import ALL, BlockWrite, Writes, plan_writes
-from xzarr3.dask.sources import array_at, is_array
+from xzarr3.dask.sources import is_array
 from xzarr3.errors import (
     ArgumentTypeError,
     SelectionError,
@@ -23,7 +24,6 @@ from xzarr3.errors import (
     short_traceback,
     unknown_arguments,
 )
-from xzarr3.nodes.node import locate_node
 from xzarr3.quantities import check_switches
 
 _OPTIONS = ("regions", "compute", "lock", "progress")
@@ -154,7 +154,4 @@ def _paired(sources: Any, targets: Any, regions: Any) -> list[BlockWrite]:
 
 def _writable(target: Any) -> Any:
     """The array of this library for an array of zarr-python."""
-    if isinstance(target, Array) or not is_array(target):
-        return target
-    store, path = locate_node(target, "")
-    return array_at(store, path, read_only=store.read_only)
+    return open_array(target, mode="r+") if is_array(target) and not isinstance(target, Array) else target
