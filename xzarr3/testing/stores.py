@@ -30,27 +30,14 @@ Make: TypeAlias = Callable[[], Store]
 
 _VALUE = b"0123456789"
 _VALUES: tuple[Any, ...] = (
-    *(b"", b"\0", _VALUE, bytearray(_VALUE), memoryview(_VALUE)[2:7], memoryview(_VALUE)[::-3]),
-    *(
-        memoryview(bytes(48)).cast("d"),
-        memoryview(bytes(range(12))).cast("h", (2, 3)),
-        bytes(range(256)) * 9000,
-    ),
-)
+    b"", b"\0", _VALUE, bytearray(_VALUE), memoryview(_VALUE)[2:7], memoryview(_VALUE)[::-3],
+    memoryview(bytes(48)).cast("d"), memoryview(bytes(range(12))).cast("h", (2, 3)), bytes(range(256)) * 9000,
+)  # fmt: skip
 _ODD_KEYS = (
-    *("b\xe5d/\xf8", "\u6c23\u6e29/\u5e73\u5747", "with space/ leading and trailing ", "e\u0301", "\xe9"),
-    *(
-        ".hidden/.file",
-        "...",
-        "..a/b..",
-        "%2e%2e%2f",
-        "~",
-        "-rf",
-        "*?[a]{b}",
-        "x" * 255,
-        "/".join(["deep"] * 60),
-    ),
-)
+    "b\xe5d/\xf8", "\u6c23\u6e29/\u5e73\u5747", "with space/ leading and trailing ", "e\u0301", "\xe9",
+    ".hidden/.file", "...", "..a/b..", "%2e%2e%2f", "~", "-rf", "*?[a]{b}", "x" * 255,
+    "/".join(["deep"] * 60),
+)  # fmt: skip
 _INVALID_KEYS: tuple[Any, ...] = ("", "a/", "a//b", "a\0b", None, 7, b"a", ("a",))
 _INVALID_PREFIXES: tuple[Any, ...] = ("a", "a//", "a\0/", None, b"a/")
 _BAD_PARTS: tuple[list[tuple[Any, Any, bytes]], ...] = (
