@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 from dask.blockwise import BlockwiseDep
 
@@ -25,8 +25,7 @@ Part: TypeAlias = "int | slice"
 _SHARED = 1 / 4  # Share of its blocks from which a selection reads them whole, as other selections do.
 
 
-@dataclass(frozen=True)
-class Along:
+class Along(msgspec.Struct, frozen=True, dict=True):
     """The elements ``start``, ``start + step``, ... of a dimension, divided into blocks.
 
     Parameters
@@ -54,13 +53,6 @@ class Along:
     step: int
     count: int
     drop: bool = False
-
-    def __getstate__(self) -> tuple[Any, ...]:  # Cached properties are not pickled.
-        return self.blocks, self.start, self.step, self.count, self.drop
-
-    def __setstate__(self, state: tuple[Any, ...]) -> None:
-        names = "blocks", "start", "step", "count", "drop"
-        self.__dict__.update(zip(names, state, strict=True))
 
     def selected(self, index: Part) -> Along:
         """The selection that an index, within bounds, makes of this one."""

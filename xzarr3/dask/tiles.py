@@ -66,11 +66,6 @@ class AxisTiles:
         return int(self.edges[-1])
 
     @cached_property
-    def lengths(self) -> Positions:
-        """Lengths of the tiles."""
-        return np.diff(self.edges)
-
-    @cached_property
     def overlapped(self) -> tuple[Positions, Positions]:
         """For each tile, the first block that overlaps it, and one past the last."""
         first = np.searchsorted(self.blocks, self.edges[:-1], "right") - 1
