@@ -185,7 +185,7 @@ def _planned(
     check_switches(write_empty_chunks=write_empty_chunks)
     data, names, described = _unwrapped(data, path)
     if "dask_array" in sys.modules:
-        from xzarr3.dask.expressions import with_graph
+        from xzarr3.dask.creating import with_graph
 
         data = with_graph(data)
     if shape is None or (names is not None and len(as_lengths(shape)) == len(names)):

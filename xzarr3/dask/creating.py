@@ -8,11 +8,14 @@ from collections.abc import Sequence
 import dask.array as da
 
 from xzarr3.arrays import Array
+from xzarr3.dask.expressions import with_graph
 from xzarr3.dask.forks import forks_of
 from xzarr3.dask.sources import reads_below
 from xzarr3.dask.write import store as store_blocks
 from xzarr3.errors import ArgumentError, MetadataError
 from xzarr3.stores import Store
+
+__all__ = ["block_lengths", "check_writable", "with_graph", "write_blocks"]
 
 
 def block_lengths(source: da.Array, path: str) -> tuple[int, ...]:
