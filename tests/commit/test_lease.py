@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 import pytest
 import xarray as xr
-from _conformance import contents
+from _conformance import contents, refused
 from _killed import KilledError, left, opened
 from _processes import Process, processes, run_processes
 
@@ -101,8 +101,7 @@ def test_a_lease_says_who_has_it_and_is_gone_at_the_end(world: World) -> None:
     mine.renew()
     assert holder_at(mine._store, mine.key).counter == 2
     other = leased(store)
-    with pytest.raises(NodeExistsError, match="another writer is writing '/a'"):
-        other.reserve("a")
+    refused(NodeExistsError, lambda: other.reserve("a"), match="another writer is writing '/a'")
     other.release()
     assert (mine.holds(), other.holds()) == (True, False)
     mine.release()
@@ -209,8 +208,7 @@ def test_a_release_takes_no_lease_of_a_successor_away(world: World, conditional:
         fast = taken(store)
     slow.release()
     assert fast.holds()
-    with pytest.raises(LeaseLostError, match="another writer replaced it"):
-        slow.verify("a")
+    refused(LeaseLostError, lambda: slow.verify("a"), match="another writer replaced it")
     fast.release()
     assert not contents(store)
 
@@ -311,8 +309,7 @@ def test_leases_that_could_not_be_taken_away_together_are_looked_at_one_by_one(w
     store.fails = "late"
     held = leases(store, "ab")
     assert all(each.take() for each in held)
-    with pytest.raises(StoreError, match="no answer"):
-        lease.release_together(held)
+    refused(StoreError, lambda: lease.release_together(held), match="no answer")
     with world.on("two"):
         (other,) = leases(store, "a")
         assert other.take()
@@ -351,8 +348,7 @@ def test_a_writer_killed_on_another_host(world: World, there: bool, resume: bool
         with pytest.MonkeyPatch.context() as patch:
             for name in ("leave", "release"):
                 patch.setattr(Lease, name, lambda self: None)  # It was killed.
-            with pytest.raises(KilledError):
-                to_zarr(dataset, store, mode="w", resume=resume)
+            refused(KilledError, lambda: to_zarr(dataset, store, mode="w", resume=resume))
         with world.on("two"):
             to_zarr(dataset, store, mode="w", resume=resume)
     assert world.now <= 60
@@ -385,8 +381,7 @@ def test_a_lease_that_was_stored_before_an_error_is_taken_away(monkeypatch: pyte
     monkeypatch.setattr(lease, "PATIENCE", 0.1)
     store = Broken()
     mine = leased(store)
-    with pytest.raises(StoreError, match="the disk is gone"):
-        mine.take()
+    refused(StoreError, lambda: mine.take(), match="the disk is gone")
     assert mine.has_ended
     wait_until(lambda: not contents(store))
     assert leased(store).take()

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _clusters import cluster
-from _conformance import contents, without_marks
+from _conformance import contents, refused, without_marks
 from _killed import MortalStore, forget_process, killed_in_fork, left, opened
 from _processes import processes
 
@@ -442,8 +442,7 @@ def test_sources_that_are_known_by_their_content(tmp_path: Path, how: str, at_on
 
 
 def test_without_resume_nothing_is_kept(anywhere: Store, tmp_path: Path) -> None:
-    with pytest.raises(BrokenError):
-        to_zarr(failing(tmp_path / "log", 4), anywhere)
+    refused(BrokenError, lambda: to_zarr(failing(tmp_path / "log", 4), anywhere))
     assert contents(anywhere) == {}
     cut_off(anywhere, tmp_path / "log-2")
     to_zarr(failing(tmp_path / "other", 100), anywhere, mode="w")
@@ -483,8 +482,7 @@ def test_a_lease_that_names_what_no_write_has_staged_removes_nothing(tmp_path: P
     said = json.loads(bytes(store.get(".xzarr3-lease") or b""))
     assert said["top"]
     store.set(".xzarr3-lease", json.dumps({**said, "top": top}).encode())
-    with pytest.raises(NodeExistsError, match="not empty"):
-        to_zarr(failing(log, 100), store, resume=True)
+    refused(NodeExistsError, lambda: to_zarr(failing(log, 100), store, resume=True), match="not empty")
     assert opened(store, "kept").sizes["x"] == 3
     assert store.get(".xzarr3-staged-x/about") == b"kept"
 
@@ -497,8 +495,7 @@ def test_attributes_and_values_in_memory_may_change(tmp_path: Path) -> None:
         data["t"].attrs["n"] = data.attrs["n"] = n
         to_zarr(data, store, resume=True)
 
-    with pytest.raises(BrokenError):
-        write(4, 0)
+    refused(BrokenError, lambda: write(4, 0))
     write(100, 3)
     assert made(log) == 10
     found = opened(store)
@@ -533,16 +530,14 @@ def test_what_a_write_was_to_replace_is_not_taken_for_its_own(anywhere: Store, t
     log = tmp_path / "log"
     to_zarr(xr.Dataset({"t": ("x", np.full(20, -1.0))}), anywhere, encoding={"t": {"chunks": (2,)}})
     cut_off(anywhere, log, 4, mode="w")
-    with pytest.raises(NodeExistsError, match="not empty"):
-        to_zarr(failing(log, 100), anywhere, resume=True)
+    refused(NodeExistsError, lambda: to_zarr(failing(log, 100), anywhere, resume=True), match="not empty")
     assert opened(anywhere)["t"].values.tolist() == [-1.0] * 20
     go_on(anywhere, log, mode="w")
 
 
 def test_names_that_change_are_told(store: Store, tmp_path: Path) -> None:
     nameless = partial(blocks, tmp_path / "log", name=False)
-    with pytest.raises(ZeroDivisionError):
-        to_zarr(nameless(lambda: 1 // 0), store, resume=True)
+    refused(ZeroDivisionError, lambda: to_zarr(nameless(lambda: 1 // 0), store, resume=True))
     with pytest.warns(UserWarning, match="dask has given its arrays other names"):
         to_zarr(nameless(dict), store, resume=True)
     np.testing.assert_array_equal(opened(store)["t"], MADE)
@@ -550,8 +545,7 @@ def test_names_that_change_are_told(store: Store, tmp_path: Path) -> None:
 
 def test_units_that_are_left_out_are_made_again(store: Store, tmp_path: Path) -> None:
     log, encoding = tmp_path / "log", {"t": {"fill_value": 0.0}}
-    with pytest.raises(BrokenError):
-        to_zarr(failing(log, 4) * 0, store, resume=True, encoding=encoding)
+    refused(BrokenError, lambda: to_zarr(failing(log, 4) * 0, store, resume=True, encoding=encoding))
     to_zarr(failing(log, 100) * 0, store, resume=True, encoding=encoding)
     assert made(log) == 4 + 10
     assert not [key for key in contents(store) if "/c/" in key]

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import pytest
 import xarray as xr
-from _conformance import contents
+from _conformance import contents, refused
 from _killed import forget_process, killed_everywhere, left, opened
 from dask import delayed
 
@@ -64,8 +64,7 @@ class Unconditional(CutOff):
 def failed(store: CutOff, start: float = 1) -> None:
     """Replace what is there by a dataset whose copies fail."""
     store.fails = True
-    with pytest.raises(StoreError, match="cut off"):
-        to_zarr(dataset(start), store, mode="w")
+    refused(StoreError, lambda: to_zarr(dataset(start), store, mode="w"), match="cut off")
     store.fails = False
 
 
@@ -172,13 +171,11 @@ def test_a_failed_swap_is_finished_where_nothing_is_written_on_condition(how: An
         assert opened(store).identical(dataset(start))
     assert not left(store)
     failed(store)
-    with pytest.raises(IncompleteWriteError, match=r"process \d+ .* and has failed, .*recover"):
-        opened(store)
+    refused(IncompleteWriteError, lambda: opened(store), match=r"process \d+ .* and has failed, .*recover")
     if how == "recover":
         assert xzarr3.recover(store) == ["/"]
     elif how == "w-":
-        with pytest.raises(NodeExistsError, match="is not empty"):
-            to_zarr(dataset(2), store, mode="w-")
+        refused(NodeExistsError, lambda: to_zarr(dataset(2), store, mode="w-"), match="is not empty")
     else:
         to_zarr(dataset(2), store, mode="w")
     assert opened(store).identical(dataset(2 if how == "w" else 1))
@@ -196,8 +193,7 @@ def test_of_two_swaps_within_one_place_one_fails(is_within: bool, monkeypatch: p
 
     def other_first(*given: Any) -> None:
         monkeypatch.undo()
-        with pytest.raises((ConflictError, IncompleteWriteError)):
-            two[not is_within]()
+        refused((ConflictError, IncompleteWriteError), lambda: two[not is_within]())
         copy(*given)
 
     monkeypatch.setattr(keys, "_copy", other_first)
@@ -287,8 +283,7 @@ def test_failures_leave_the_old(how: str, store: Store, monkeypatch: pytest.Monk
             "arrays.Array.__setitem__", "commit.directory.store_documents", "commit.keys.StagedKeys.written"
         ):  # fmt: skip
             patch.setattr(f"xzarr3.{name}", lambda *args, **options: 1 // 0)  # Before anything has left.
-        with pytest.raises(ZeroDivisionError):
-            WAYS[how](store)
+        refused(ZeroDivisionError, lambda: WAYS[how](store))
     assert contents(store) == before
     assert not left(store)
     WAYS[how](store)
@@ -339,8 +334,7 @@ def test_an_append_that_is_interrupted_once_its_shape_is_stored_leaves_nothing(h
     to_zarr(xr.Dataset({"v": ("x", np.arange(3.0))}), store, encoding={"v": {"chunks": (2,)}})
     before = contents(store).keys()
     store.key = "v/zarr.json"
-    with pytest.raises(KeyboardInterrupt):
-        APPENDS[how](store)
+    refused(KeyboardInterrupt, lambda: APPENDS[how](store))
     assert not store.key
     assert contents(store).keys() == before
     assert xzarr3.open_array(store, "v")[...].tolist() == [0.0, 1.0, 2.0]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from _conformance import refused
 from _peers import DATA
 from _things import module_at
 
@@ -113,8 +114,7 @@ def test_array(store: str, path: str) -> None:
     array = opened(store, path)
     assert isinstance(array, xzarr3.Array)
     if (store, path) in NO_TEXT:
-        with pytest.raises(xzarr3.ChunkDecodeError, match="an element is no text"):
-            array[...]
+        refused(xzarr3.ChunkDecodeError, lambda: array[...], match="an element is no text")
         return
     assert_same(array[...], record)
     for selection in [(slice(None, None, -2),), (Ellipsis, slice(1, 3))][: 2 * array.ndim]:
@@ -196,5 +196,4 @@ def test_consolidated(store: str) -> None:
 
 @pytest.mark.parametrize(("store", "path"), REFUSED, ids=names(REFUSED))
 def test_refused(store: str, path: str) -> None:
-    with pytest.raises(xzarr3.UnknownExtensionError):
-        opened(store, path)
+    refused(xzarr3.UnknownExtensionError, lambda: opened(store, path))

@@ -72,11 +72,9 @@ def test_names_are_listed_whatever_codecs_the_arrays_have(store: xzarr3.Store) -
     text = bytes(store.get("x/zarr.json") or b"").replace(b'"zstd"', b'"unknown"')
     store.set("y/zarr.json", text)
     assert sorted(root.array_keys()) == ["x", "y"]
-    with pytest.raises(MetadataError, match="unknown"):
-        list(root.array_values())
+    refused(MetadataError, lambda: list(root.array_values()), match="unknown")
     store.set("z/zarr.json", b"{")
-    with pytest.raises(MetadataError, match="z"):
-        list(root.array_keys())
+    refused(MetadataError, lambda: list(root.array_keys()), match="z")
 
 
 def test_an_array_that_is_required_keeps_its_values(store: xzarr3.Store) -> None:
@@ -102,11 +100,9 @@ def test_attributes_are_updated_at_once(store: xzarr3.Store) -> None:
     root["x"] = 1
     assert root["x"].update_attributes({"u": "K"}) is not None
     assert dict(xzarr3.open_array(store, "x").attrs) == {"u": "K"}
-    with pytest.raises(MetadataError):
-        root.update_attributes({"a": 5, "n": float("nan")})
+    refused(MetadataError, lambda: root.update_attributes({"a": 5, "n": float("nan")}))
     assert root.attrs["a"] == 1
-    with pytest.raises(ReadOnlyError):
-        xzarr3.open_group(store).update_attributes({})
+    refused(ReadOnlyError, lambda: xzarr3.open_group(store).update_attributes({}))
 
 
 @pytest.mark.parametrize("zarr_format", [3, 2])
@@ -133,8 +129,7 @@ def test_loading_an_array_or_a_group(store: xzarr3.Store) -> None:
     found = {name: values.tolist() for name, values in xzarr3.load(store, "p").items()}
     assert found == {"arr_0": [1, 2], "arr_1": [[3.5]], "mask": [True]}
     assert isinstance(xzarr3.load(store, "p/arr_0"), np.ndarray)
-    with pytest.raises(xzarr3.NodeNotFoundError):
-        xzarr3.load(store, "q")
+    refused(xzarr3.NodeNotFoundError, lambda: xzarr3.load(store, "q"))
     assert xzarr3.tree(store, "p") == group.tree() == xzarr3.tree(xzarr3.open_group(store), "p")
 
 
