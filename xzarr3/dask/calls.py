@@ -1,18 +1,19 @@
-"""Finds the calls of functions in the graph that dask would run, without running it."""
+"""Finds the reads in the graph that dask would run, without running it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dask.array import Array as DaskArray
 
-Call: TypeAlias = tuple[Callable[..., Any], list[Any]]
+_GETTERS = ("getter", "getter_nofancy", "getter_inline")
+"""The functions of dask, and of the package ``dask-array``, that read."""
 
 
-def calls(arrays: Sequence[DaskArray], functions: Collection[Callable[..., Any]]) -> Iterator[Call]:
-    """The calls of some functions, with their arguments, in the graph that computes arrays together."""
+def calls_of_getters(arrays: Sequence[DaskArray]) -> Iterator[list[Any]]:
+    """The arguments of all calls that read in the graph that computes arrays together."""
     from dask._task_spec import DataNode, convert_legacy_graph
     from dask.base import collections_to_expr
     from dask.optimization import cull
@@ -22,12 +23,10 @@ def calls(arrays: Sequence[DaskArray], functions: Collection[Callable[..., Any]]
     graph = convert_legacy_graph(cull(tasks, keys)[0])  # As schedulers do: other tasks may be left.
     data = {key: node.value for key, node in graph.items() if isinstance(node, DataNode)}
     for node in graph.values():
-        yield from _calls_of(node, functions, data)
+        yield from _calls_of(node, data)
 
 
-def _calls_of(
-    node: object, functions: Collection[Callable[..., Any]], known: Mapping[Any, Any]
-) -> Iterator[Call]:
+def _calls_of(node: object, known: Mapping[Any, Any]) -> Iterator[list[Any]]:
     """The calls in a task, also in those that dask has fused into it.
 
     ``known`` holds the values of the keys that it refers to, as far as they are no results of tasks.
@@ -37,19 +36,19 @@ def _calls_of(
     if not isinstance(node, Task):
         if isinstance(node, (list, tuple)):
             for each in node:
-                yield from _calls_of(each, functions, known)
+                yield from _calls_of(each, known)
         return
     args = [_value(each, known) for each in node.args]
-    if any(node.func is function for function in functions):
-        yield node.func, args
+    if getattr(node.func, "__name__", "") in _GETTERS:
+        yield args
         return
     if node.has_subgraph():
         inner, _, names, *given = args
         values = dict(zip(names, given, strict=True))
         for each in inner.values():
-            yield from _calls_of(each, functions, values)
+            yield from _calls_of(each, values)
     for each in (*node.args, *node.kwargs.values()):
-        yield from _calls_of(each, functions, known)
+        yield from _calls_of(each, known)
 
 
 def _value(item: Any, known: Mapping[Any, Any]) -> Any:

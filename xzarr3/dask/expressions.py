@@ -53,10 +53,3 @@ def read_as_expression(array: ReadableArray, blocks: Blocks, name: str | None) -
     """An array of expressions that reads from a stored array; a selection of it reads only its elements."""
     lengths = tuple([each.lengths(size) for each, size in zip(blocks, array.shape, strict=True)])
     return sys.modules[_PACKAGE].from_array(array, chunks=lengths, name=name)
-
-
-def getters() -> list[Any]:
-    """The functions that read in the graphs of arrays of expressions."""
-    module = sys.modules.get(f"{_PACKAGE}._core_utils")
-    names = ("getter", "getter_nofancy", "getter_inline")
-    return [getattr(module, name) for name in names if hasattr(module, name)]

@@ -8,20 +8,16 @@ single blocks are not looked at.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 from dask.base import get_scheduler
 
 from xzarr3 import options
 from xzarr3.dask.tiles import AxisTiles, Positions
 
 _SHARE = 0.5  # Share of the total memory that the blocks of a write may take.
-_CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def frontier(axes: Sequence[AxisTiles]) -> tuple[int, int]:
@@ -67,8 +63,8 @@ def _straddling(axis: AxisTiles) -> tuple[Positions, Positions]:
 def memory_limit(scheduler: Any = None) -> float:
     """Bytes that the blocks of a write may take, which ``scheduler`` runs.
 
-    They are the option ``memory_limit``, or half of the memory of all workers or of this machine. No limit
-    applies if a worker has none.
+    They are the option ``memory_limit``, or half of the memory of all workers or of this machine, or of what
+    the control group of this process has. No limit applies if a worker has none.
     """
     limit = options.memory_limit()
     if limit is not None:
@@ -79,11 +75,6 @@ def memory_limit(scheduler: Any = None) -> float:
         limits = [worker["memory_limit"] for worker in workers]
         if limits:
             return _SHARE * sum(limits) if all(limits) else math.inf
-    return _SHARE * _machine_memory()
+    from distributed.system import memory_limit as of_machine  # Imports all of the package.
 
-
-def _machine_memory() -> int:
-    """Bytes of memory of this machine, or of the control group of this process if that has less."""
-    told = [Path(path).read_text(encoding="ascii").strip() for path in _CGROUPS if os.path.exists(path)]
-    known: list[int] = [psutil.virtual_memory().total, *(int(text) for text in told if text.isdigit())]
-    return min(known)
+    return _SHARE * of_machine()

@@ -21,6 +21,7 @@ from dask._task_spec import TaskRef
 from dask.blockwise import blockwise
 from dask.highlevelgraph import HighLevelGraph
 
+from xzarr3 import options
 from xzarr3.arrays import Array
 from xzarr3.copying.location import Place
 from xzarr3.dask.blocks import check_dask, writing_label
@@ -53,6 +54,7 @@ ALL = (0, 1)
 """The part of a write that is all of it: part 0 of 1."""
 _MOST_PARTS = 16
 _SMALLEST_PART = 2**28  # Bytes of values.
+_SMALL_MEMORY = 2**26  # Bytes that every machine has.
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +123,9 @@ def _check_nothing_read(jobs: Sequence[_TiledWrite], places: ReadLocations) -> N
 
 def _check_memory(jobs: Sequence[_TiledWrite], scheduler: Any) -> None:
     """Warn of misaligned jobs whose blocks would take too much memory while they wait for others."""
-    limit = memory_limit(scheduler) if any(job.live for job in jobs) else 0
+    if options.memory_limit() is None and all(job.live < _SMALL_MEMORY for job in jobs):
+        return
+    limit = memory_limit(scheduler)
     for job in jobs:
         if job.live > limit:
             name, units = printable(job.target.name), shorten(job.target.write_chunks)

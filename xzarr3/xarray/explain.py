@@ -256,13 +256,10 @@ def lazy_reads(data: Any) -> Iterator[Read]:
 
 def dask_reads(arrays: Sequence[DaskArray]) -> Iterator[Read]:
     """The reads of stored arrays in the graph that dask runs to compute arrays together."""
-    from dask.array.core import getter, getter_inline, getter_nofancy
-
-    from xzarr3.dask.calls import calls
-    from xzarr3.dask.expressions import getters
+    from xzarr3.dask.calls import calls_of_getters
     from xzarr3.dask.layers import Reader
 
-    for _, (source, parts, *_) in calls(arrays, (getter, getter_inline, getter_nofancy, *getters())):
+    for source, parts, *_ in calls_of_getters(arrays):
         data = source.source if isinstance(source, Reader) else source
         array = data.array if isinstance(data, LazyArray) else data
         if isinstance(array, ReadableArray):
