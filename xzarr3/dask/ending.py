@@ -11,8 +11,8 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakValueDictionary
 
 from dask.array.optimization import optimize
 from dask.base import dont_optimize
@@ -25,11 +25,17 @@ from xzarr3.parallel import to_the_end
 
 _GLANCE = 0.005  # Seconds between checks whether the last task has ended.
 
+_closed: set[str] = set()  # The gates of writes that have failed.
+_inside: dict[
+    object, tuple[str, int]
+] = {}  # Gates and threads; changed by atomic operations, without a lock.
 
+
+@dataclass(frozen=True)
 class Gate:
     """The gate that the tasks of one write pass before they store anything.
 
-    In one process, all unpickled copies of a gate are the same object.
+    In one process, equal gates are open or closed together.
 
     Parameters
     ----------
@@ -49,14 +55,7 @@ class Gate:
     xzarr3.errors.StoreError: the write has failed, so it stores nothing more
     """
 
-    def __init__(self, name: str | None = None) -> None:
-        self._name = uuid.uuid4().hex if name is None else name
-        self._inside: dict[object, int] = {}  # Threads; changed only by atomic operations, without a lock.
-        self._closed = False
-        _gates[self._name] = self
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _restored, (self._name,)
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @contextmanager
     def passing(self) -> Iterator[None]:
@@ -68,17 +67,17 @@ class Gate:
             If the gate is closed.
         """
         passage = object()
-        self._inside[passage] = threading.get_ident()
+        _inside[passage] = self.name, threading.get_ident()
         try:
-            if self._closed:
+            if self.name in _closed:
                 raise StoreError("the write has failed, so it stores nothing more")
             yield
         finally:
-            del self._inside[passage]
+            del _inside[passage]
 
     def open(self) -> None:
         """Let tasks pass, as the write begins or is computed again."""
-        self._closed = False
+        _closed.discard(self.name)
 
     def close(self) -> None:
         """Let no further task pass, and wait for the tasks that have passed and not ended."""
@@ -88,23 +87,16 @@ class Gate:
             to_the_end(self._close)  # Again: Ctrl-C may have interrupted the first call.
 
     def _close(self) -> None:
-        self._closed = True
+        _closed.add(self.name)
         # Not for this thread: it stores nothing now, even if an interrupt kept it from leaving `_inside`.
-        while set(self._inside.values()) - {threading.get_ident()}:
+        own = threading.get_ident()
+        while self.name in {name for name, thread in [*_inside.values()] if thread != own}:
             time.sleep(_GLANCE)
 
 
 def gates_of(layers: Mapping[str, Any]) -> list[Gate]:
     """The gates of all writing layers of a graph."""
     return [layer.gate for layer in layers.values() if isinstance(getattr(layer, "gate", None), Gate)]
-
-
-_gates: WeakValueDictionary[str, Gate] = WeakValueDictionary()
-
-
-def _restored(name: str) -> Gate:
-    found = _gates.get(name)
-    return Gate(name) if found is None else found
 
 
 class Writing(Delayed):
