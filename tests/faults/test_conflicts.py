@@ -688,7 +688,7 @@ def replaced_store(request: pytest.FixtureRequest, tmp_path: Path) -> xzarr3.Sto
 
 
 @pytest.mark.parametrize("value", [7.0, np.nan])
-def test_an_append_does_no_harm_to_what_replaces_the_dataset_meanwhile(
+def test_an_append_does_no_harm_to_a_replacement(
     replaced_store: Any, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
     """Neither its rows, nor that they are erased when it has failed."""
@@ -710,9 +710,7 @@ def test_an_append_does_no_harm_to_what_replaces_the_dataset_meanwhile(
     assert xzarr3.open_array(replaced_store, "v")[:].tolist() == new["v"].fillna(-1.0).values.tolist()
 
 
-def test_a_resize_does_no_harm_to_what_replaces_the_dataset_meanwhile(
-    replaced_store: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_resize_does_no_harm_to_a_replacement(replaced_store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     encoding = {"v": {"chunks": (2,)}}
     xzarr3.to_zarr(xr.Dataset({"v": ("x", np.arange(4.0))}), replaced_store, group="g", encoding=encoding)
     array, erase_beyond = xzarr3.open_array(replaced_store, "g/v", mode="r+"), lengths.erase_beyond

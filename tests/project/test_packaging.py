@@ -208,9 +208,7 @@ def hook(target: str = "wheel") -> Any:
     return SimpleNamespace(target_name=target, app=SimpleNamespace(display_warning=pytest.fail))
 
 
-def test_a_build_needs_ziglang_where_no_compiler_works(
-    compiler: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_needs_ziglang_without_a_compiler(compiler: str, monkeypatch: pytest.MonkeyPatch) -> None:
     custom = PYPROJECT["tool"]["hatch"]["build"]["hooks"]["custom"]
     assert ROOT / custom["path"] == Path(hatch_build.__file__)
     needs = hatch_build.NativeBuildHook.dependencies
