@@ -21,7 +21,9 @@ from dask.highlevelgraph import MaterializedLayer
 
 from xzarr3.arrays import Array
 from xzarr3.copying.location import Place, is_within, location
-from xzarr3.errors import Xzarr3Error
+from xzarr3.errors import NodeNotFoundError, Xzarr3Error
+from xzarr3.model.metadata import ArrayMetadata
+from xzarr3.nodes.find import find_node
 from xzarr3.nodes.node import locate_node
 from xzarr3.stores import Store
 
@@ -94,6 +96,17 @@ def _located(array: Any) -> tuple[Store, str] | None:
         return locate_node(array, "")
     except (TypeError, Xzarr3Error):
         return None
+
+
+def array_of(found: Any) -> Array:
+    """The array of this library for one of it, or of zarr-python."""
+    if isinstance(found, Array):
+        return found
+    store, path = locate_node(found, "")
+    node = find_node(store, path)
+    if node is None or not isinstance(node[1], ArrayMetadata):
+        raise NodeNotFoundError(f"array '/{path}' in {store} is no longer there")
+    return Array(store, path, node[1], format=node[0], read_only=store.read_only)
 
 
 def _arguments(layer: Any) -> Iterable[object]:

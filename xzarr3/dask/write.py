@@ -10,13 +10,12 @@ from typing import Any
 
 import dask.array as da
 
-from xzarr3.api import open_array
 from xzarr3.arrays import Array
 from xzarr3.dask.bars import compute as compute_shown
 from xzarr3.dask.expressions import is_expression, with_graph
 from xzarr3.dask.forks import Forks
 from xzarr3.dask.plan import ALL, BlockWrite, Writes, plan_writes
-from xzarr3.dask.sources import is_array
+from xzarr3.dask.sources import array_of, is_array
 from xzarr3.errors import (
     ArgumentTypeError,
     SelectionError,
@@ -154,4 +153,4 @@ def _paired(sources: Any, targets: Any, regions: Any) -> list[BlockWrite]:
 
 def _writable(target: Any) -> Any:
     """The array of this library for an array of zarr-python."""
-    return open_array(target, mode="r+") if is_array(target) and not isinstance(target, Array) else target
+    return array_of(target) if is_array(target) else target
