@@ -39,7 +39,8 @@ def _calls_of(node: object, known: Mapping[Any, Any]) -> Iterator[list[Any]]:
                 yield from _calls_of(each, known)
         return
     args = [_value(each, known) for each in node.args]
-    if getattr(node.func, "__name__", "") in _GETTERS:
+    package = (getattr(node.func, "__module__", None) or "").partition(".")[0]
+    if getattr(node.func, "__name__", "") in _GETTERS and package in ("dask", "dask_array"):
         yield args
         return
     if node.has_subgraph():
