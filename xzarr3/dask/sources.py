@@ -148,17 +148,16 @@ def is_array(value: object) -> bool:
     return type(value).__module__.startswith("zarr.") and hasattr(value, "store_path")
 
 
-def _held_by(value: Any) -> Iterator[object]:
+def _held_by(value: Any) -> list[object]:
     """The objects that an object refers to; for a function, its defaults, closure and used globals.
 
     Globals that are no arrays count only if the function is pickled by value.
     """
     if isinstance(value, FunctionType):
-        yield from (value.__defaults__, value.__kwdefaults__, value.__closure__)
         used = [value.__globals__.get(name) for name in value.__code__.co_names]
         travels = "<" in value.__qualname__ or value.__module__ == "__main__"
-        yield from used if travels else filter(is_array, used)
-    elif isinstance(value, np.ndarray):
-        yield value.tolist() if value.dtype.hasobject else None
-    else:
-        yield from gc.get_referents(value)
+        own = (value.__defaults__, value.__kwdefaults__, value.__closure__)
+        return [*own, *(used if travels else filter(is_array, used))]
+    if isinstance(value, np.ndarray):
+        return [value.tolist()] if value.dtype.hasobject else []
+    return gc.get_referents(value)
