@@ -126,7 +126,16 @@ def test_what_is_not_there(store: xzarr3.Store) -> None:
 
 
 BAD_PATHS = ["..", "../x", "a/../b", "a/./b", ".", "a//b", "x/..", "a\0b", "./a", "a/b/../../..", "..."]
-BAD_NAMES = ["__x", "a/__zarr", "zarr.json", "a/zarr.json/b", "....", "a/..."]
+BAD_NAMES = [
+    "__x",
+    "a/__zarr",
+    "zarr.json",
+    "a/zarr.json/b",
+    "....",
+    "a/...",
+    ".xzarr3-staged-a",
+    "a/.xzarr3-",
+]
 
 
 @pytest.mark.parametrize("path", [*BAD_PATHS, *BAD_NAMES])

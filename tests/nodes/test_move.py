@@ -66,6 +66,7 @@ WRONG: dict[str, tuple[str, str, type[Exception]]] = {
     "below an array": ("a", "z/a", xzarr3.NodeTypeError),
     "what is not there": ("q", "r", NodeNotFoundError),
     "to a reserved name": ("a", "__r", InvalidKeyError),
+    "to a name of ours": ("a", "g/.xzarr3-staged-r", InvalidKeyError),
 }
 
 

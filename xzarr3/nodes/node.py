@@ -23,6 +23,7 @@ from xzarr3.model.metadata import NodeMetadata
 from xzarr3.nodes.attributes import Attributes
 from xzarr3.stores import Store, StoreLike
 from xzarr3.stores.keys import check_key
+from xzarr3.stores.local.names import OWN
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.open import locate
 
@@ -219,11 +220,16 @@ def check_new_path(path: str, format: Format = V3) -> str:
     Raises
     ------
     InvalidKeyError
-        If the format does not permit a name in it.
+        If the format does not permit a name in it, or writers use such names for what they keep for a while.
     """
     normal = normal_path(path)
     for name in normal.split("/") if normal else ():
         format.check_name(name, path)
+        if name.startswith(OWN):
+            raise InvalidKeyError(
+                f"not a name for a node: {name!r} in path {path!r}; accepted: names that do not begin with "
+                f"{OWN!r}, as those of what incomplete writes keep do"
+            )
     return normal
 
 
