@@ -120,7 +120,7 @@ def read_below_steadily(group: Group, read: Callable[[], Below], *, as_opened: b
     StoreError
         If it has been erased.
     """
-    opened_at = group._opened_at or group._placed_at
+    opened_at = group._opened_at or group._placed_at or None  # It may be 0, if it is not known.
     for _ in range(1 if as_opened else _ATTEMPTS):
         before = opened_at if as_opened else _placed_now(group)
         found, after = read(), _placed_now(group)
