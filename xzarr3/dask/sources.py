@@ -15,7 +15,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
-from dask._task_spec import Alias, TaskRef
+from dask._task_spec import Alias, Task, TaskRef
 from dask.blockwise import Blockwise
 from dask.highlevelgraph import MaterializedLayer
 
@@ -35,6 +35,7 @@ _CLOSED_PACKAGES = frozenset(
     {"_thread", "asyncio", "concurrent", "distributed", "fsspec", "logging", "numpy", "obstore", "pandas"}
     | {"threading", "tornado", "weakref"}
 )
+_SIMPLE = frozenset(_PLAIN)
 
 
 class ReadLocations:
@@ -119,11 +120,13 @@ def _arguments(layer: Any) -> Iterable[object]:
 
 
 @cache
-def _is_closed(of: Any) -> bool:
-    """Whether objects of a type hold no array."""
-    if issubclass(of, np.ndarray):  # One of objects may.
-        return False
-    return issubclass(of, _PLAIN) or of.__module__.partition(".")[0] in _CLOSED_PACKAGES
+def _kind(of: Any) -> type | None:
+    """How objects of a type are searched; None if they hold no array."""
+    for kind in (Task, list, tuple, set, frozenset, dict, np.ndarray):
+        if issubclass(of, kind):
+            return kind
+    closed = issubclass(of, _PLAIN) or of.__module__.partition(".")[0] in _CLOSED_PACKAGES
+    return None if closed else object
 
 
 def _arrays_in(values: Iterable[object]) -> Iterator[Any]:
@@ -133,12 +136,19 @@ def _arrays_in(values: Iterable[object]) -> Iterator[Any]:
     while left:
         value = left.pop()
         of: Any = type(value)
-        if id(value) not in seen and not _is_closed(of):
+        kind = _kind(of)
+        if kind is Task:  # Of which there may be very many, and each is met once.
+            left += (value.func, *value.args, *value.kwargs.values())
+        elif kind is not None and id(value) not in seen:
             seen[id(value)] = value
             if is_array(value):
                 yield value
-            else:
+            elif kind is dict:  # No other mapping: iterating over a layer makes all its tasks.
+                left += value.values()
+            elif kind is object or kind is np.ndarray:
                 left += _held_by(value)
+            elif not _SIMPLE.issuperset(map(type, value)):
+                left += value
 
 
 def is_array(value: object) -> bool:
