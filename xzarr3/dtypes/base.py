@@ -387,6 +387,11 @@ def unmasked(values: Any, data_type: ZDType, dtype: Any = None) -> AnyArray:
         ) from error
 
 
+def item_of(data: object) -> Any:
+    """The element of an array without dimensions; anything else unchanged."""
+    return data[()] if isinstance(data, np.ndarray) and data.ndim == 0 else data
+
+
 def _lacking(format: str, name: str, found: object, accepted: str) -> DataTypeValidationError:
     """The error for a data type that a format does not have."""
     return DataTypeValidationError(f"{format} has no data type '{name}'", found=found, accepted=accepted)
@@ -400,4 +405,4 @@ def _succeeds(call: Callable[[], object]) -> bool:
     return True
 
 
-__all__ = ["JSON", "DType", "Endianness", "Scalar", "ZDType", "swapped", "unmasked"]
+__all__ = ["JSON", "DType", "Endianness", "Scalar", "ZDType", "item_of", "swapped", "unmasked"]

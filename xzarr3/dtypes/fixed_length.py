@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from xzarr3._types import JSON, AnyArray
-from xzarr3.dtypes.base import ZDType, unmasked
+from xzarr3.dtypes.base import ZDType, item_of, unmasked
 from xzarr3.dtypes.core import MAX_ITEM_SIZE, NumpyNamed, Ordered, is_integer, order_of
 from xzarr3.dtypes.opaque import Opaque
 from xzarr3.dtypes.specs import (
@@ -118,8 +118,7 @@ class FixedLengthUTF32(Ordered, _FixedLength):
         return np.str_("")
 
     def cast_scalar(self, data: object) -> np.str_:
-        if isinstance(data, np.ndarray) and data.ndim == 0:
-            data = data[()]
+        data = item_of(data)
         accepted = f"text of up to {self.length} characters"
         if not isinstance(data, str):
             raise self._refused(data, "value cannot be held", accepted)
@@ -215,8 +214,7 @@ class NullTerminatedBytes(_FixedLength):
         return f"up to {self.length} bytes, or as many ASCII characters"
 
     def cast_scalar(self, data: object) -> np.bytes_:
-        if isinstance(data, np.ndarray) and data.ndim == 0:
-            data = data[()]
+        data = item_of(data)
         if is_integer(data) and data == 0:
             return self.default_scalar()
         raw = _as_bytes(data)

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from xzarr3._types import JSON, AnyArray
-from xzarr3.dtypes.base import Endianness, ZDType, unmasked
+from xzarr3.dtypes.base import Endianness, ZDType, item_of, unmasked
 from xzarr3.dtypes.core import MAX_ITEM_SIZE, is_integer
 from xzarr3.dtypes.fixed_length import is_text
 from xzarr3.dtypes.numbers import native_order, swapped
@@ -206,8 +206,7 @@ class Struct(ZDType[np.dtype[Any], np.void]):
         return f"values of the fields {listed(name for name, _ in self.fields)}, as a tuple or by name"
 
     def cast_scalar(self, data: object) -> np.void:
-        if isinstance(data, np.ndarray) and data.ndim == 0:
-            data = data[()]
+        data = item_of(data)
         names = [name for name, _ in self.fields]
         if isinstance(data, np.void) and data.dtype.names == tuple(names):
             given: Mapping[str, Any] = self._cells(data)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from xzarr3._types import JSON, AnyArray
-from xzarr3.dtypes.base import unmasked
+from xzarr3.dtypes.base import item_of, unmasked
 from xzarr3.dtypes.core import PlainlyNamed
 from xzarr3.dtypes.fixed_length import is_text, text_items
 from xzarr3.dtypes.numbers import native_order
@@ -97,8 +97,7 @@ class VariableLengthUTF8(_VariableLength):
         return ""
 
     def cast_scalar(self, data: object) -> str:
-        if isinstance(data, np.ndarray) and data.ndim == 0:
-            data = data[()]
+        data = item_of(data)
         if not isinstance(data, str) or not is_text(data):
             raise self._refused(data, "value cannot be held")
         return str(data)
@@ -162,8 +161,7 @@ class VariableLengthBytes(_VariableLength):
         return b""
 
     def cast_scalar(self, data: object) -> bytes:
-        if isinstance(data, np.ndarray) and data.ndim == 0:
-            data = data[()]
+        data = item_of(data)
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise self._refused(data, "value cannot be held")
         return bytes(data)
