@@ -172,8 +172,9 @@ def __getattr__(name: str) -> object:
         found = globals()[name] = getattr(import_module(_LAZY[name]), name)
         return found
     hint = ""
-    # `from xzarr3 import module` asks for the name first.
-    if not name.startswith("_") and PathFinder.find_spec(f"{__name__}.{name}", __path__) is None:
+    if not name.startswith("_"):
+        if PathFinder.find_spec(f"{__name__}.{name}", __path__) is not None:
+            return import_module(f"{__name__}.{name}")  # as `xzarr3.codecs` after `import xzarr3`
         from xzarr3.errors import did_you_mean
         from xzarr3.names import absent_name
 

@@ -157,3 +157,8 @@ assert kinds == {name: type(getattr(xzarr3, name)) for name in xzarr3.__all__}
 def test_no_module_shadows_a_public_name() -> None:
     """Importing a module of the package sets an attribute of the package."""
     subprocess.run([sys.executable, "-c", IMPORTS], check=True)
+
+
+@pytest.mark.parametrize("room", ["codecs.GzipCodec", "dtypes.Int8", "stores.Store"])
+def test_rooms_are_names_of_the_module(room: str) -> None:
+    subprocess.run([sys.executable, "-c", f"import xzarr3; xzarr3.{room}"], check=True)
