@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 import xzarr3
+from xzarr3.codecs import BloscCodec, ZstdCodec
 from xzarr3.io import executor as io_executor
 from xzarr3.io import fetch, native
 from xzarr3.model import metadata
@@ -26,6 +27,8 @@ def large_as_small(*, windows: bool = True) -> Iterator[None]:
             patch.setattr(fetch, "WHOLE_SHARD", 16)
         for store in (xzarr3.MemoryStore, xzarr3.LocalStore):
             patch.setattr(store, "traits", replace(store.traits, request_bytes=8))
+        patch.setattr(ZstdCodec, "direct_from", 1)
+        patch.setattr(BloscCodec, "direct_from", 1)
         yield
     metadata._chain.cache_clear()
 

@@ -186,7 +186,20 @@ class _FailingCompressor(Unchanged):
         return data
 
 
-EXAMPLES = (_FailingFilter, _FailingSerializer, _FailingCompressor)
+@dataclass(frozen=True)
+class _FailingDirectly(_FailingCompressor):
+    """One that decodes straight to where a chunk is wanted."""
+
+    name = "example.direct"
+    direct_from = 0
+
+    def decode_into(self, data: Buffer, out: memoryview) -> bool:
+        _Plan.step("decode")
+        out[:] = bytes(data)
+        return True
+
+
+EXAMPLES = (_FailingFilter, _FailingSerializer, _FailingCompressor, _FailingDirectly)
 WITHIN = ShardingCodec((2, 2), (_FailingFilter(), BytesCodec("little")))
 INDEX = ShardingCodec(
     (2, 2), (BytesCodec(),), (BytesCodec("little"), _FailingCompressor(), parse_codec("crc32c"))
@@ -197,6 +210,7 @@ PLACES: dict[str, tuple[str, dict[str, Any]]] = {
     "filter among others": ("filter", {"filters": [SWAP, _FailingFilter(), SWAP], "compressors": None}),
     "serializer": ("serializer", {"serializer": _FailingSerializer(), "compressors": "gzip"}),
     "compressor": ("compressor", {"compressors": ["gzip", _FailingCompressor(), "crc32c"]}),
+    "compressor that is alone": ("direct", {"compressors": _FailingDirectly()}),
     "in conditional": (
         "compressor",
         {"compressors": ConditionalCodec(["gzip", _FailingCompressor()])},

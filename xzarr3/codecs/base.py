@@ -304,6 +304,12 @@ class BytesBytesCodec(Codec):
     decode_rate: ClassVar[int] = 500
     """About how many bytes are decoded in a microsecond; used to decide whether threads pay."""
 
+    direct_from: ClassVar[int | None] = None
+    """Decoded size in bytes from which :meth:`decode_into` is faster; None if it never is."""
+
+    direct_many: ClassVar[bool] = True
+    """Whether :meth:`decode_into` also pays when many chunks are read; if not, only for a single chunk."""
+
     def encoded_size(self, size: int) -> int | None:
         """Encoded size of any ``size`` bytes; None if it depends on their content."""
         return None
@@ -330,6 +336,16 @@ class BytesBytesCodec(Codec):
         ChunkDecodeError
             If the bytes are corrupt, truncated or decode to more than ``limit`` bytes.
         """
+
+    def decode_into(self, data: Buffer, out: memoryview) -> bool:
+        """Decode directly into ``out`` if possible; ``out`` has exactly the expected size.
+
+        Returns
+        -------
+        bool
+            Whether ``out`` now holds the result. If False, the content of ``out`` is undefined.
+        """
+        return False
 
     def too_large(self, limit: int, claimed: int | None = None) -> ChunkDecodeError:
         """The error for bytes that decode to more than ``limit`` bytes."""

@@ -59,6 +59,8 @@ class BloscCodec(BytesBytesCodec):
 
     name = "blosc"
     decode_rate = 6000
+    direct_from = 2**19
+    direct_many = False
     cname: Annotated[CName, REQUIRED] = "zstd"
     clevel: Annotated[int, Meta(ge=0, le=9), REQUIRED] = 5
     # The specification requires these two fields. Decoding does not need them, so documents may omit them.
@@ -99,8 +101,10 @@ class BloscCodec(BytesBytesCodec):
         except ValueError as error:
             raise ChunkEncodeError(str(error), codec=self.name) from error
 
+    # Blosc reads beyond the end of data that are shorter than their header says. So both methods below first
+    # compare the stored size in the header with the size of the data.
+
     def decode(self, data: Buffer, limit: int) -> Buffer:
-        # Blosc reads beyond the end of data that are shorter than their header says.
         size, stored = int.from_bytes(data[4:8], "little"), int.from_bytes(data[12:16], "little")
         if stored != len(data) or stored < _HEADER:
             raise ChunkDecodeError(
@@ -123,3 +127,13 @@ class BloscCodec(BytesBytesCodec):
             if inside == self.cname == "snappy":  # sound, but not read here
                 raise ChunkDecodeError(reason, codec=self.name) from UnknownExtensionError(reason)
             raise ChunkDecodeError(reason, codec=self.name) from error
+
+    def decode_into(self, data: Buffer, out: memoryview) -> bool:
+        size, stored = int.from_bytes(data[4:8], "little"), int.from_bytes(data[12:16], "little")
+        if size != len(out) or stored != len(data) or stored < _HEADER:
+            return False
+        try:
+            blosc.decompress(data, out)
+        except RuntimeError:  # the caller then calls decode, which reports the error
+            return False
+        return True

@@ -161,11 +161,8 @@ class CodecChain:
         self.max_encoded_size: int = size
         self._serializer = serializer
         self._stored = spec
-        self.filters: tuple[ArrayArrayCodec, ...] = tuple(codec for codec, _ in self._filters)
-        """The array to array codecs, in order."""
         self._undo = list(reversed(self._filters))
-        self.decompressors: tuple[tuple[BytesBytesCodec, int], ...] = tuple(reversed(self._compressors))
-        """The bytes to bytes codecs, the last one first, and the most bytes that each may decode to."""
+        self._stages = list(reversed(self._compressors))
         self.stored_dtype = serializer.stored_dtype(spec) if isinstance(serializer, BytesCodec) else None
         # Whether a codec decides the shape of the decoded array, so that the shape has to be checked.
         self._shapes_array = bool(self._filters) or self.stored_dtype is None
@@ -175,8 +172,11 @@ class CodecChain:
             self._settle = _truth_values
         elif self._shard is None and spec.data_type.has_unused_bits:
             self._settle = self._decoded
-        self.settles: bool = self._settle is not None
-        """Whether stored elements may hold bits that have to be cleared: see :meth:`settled`."""
+        # A single compressor without filters may decode directly into the output array.
+        alone = self._compressors[0][0] if len(self._compressors) == 1 and not self._filters else None
+        floor = None if alone is None else alone.direct_from
+        large = floor is not None and self._exact is not None and self._exact >= floor
+        self._direct = alone if large and self.stored_dtype == self.spec.dtype else None
         is_bare = not self._filters and not self._compressors
         self.shard: Shard | None = self._shard if is_bare else None
         """The shard layout, if byte ranges of the stored unit are inner chunks of the array; else None."""
@@ -187,6 +187,21 @@ class CodecChain:
     def chunk_nbytes(self) -> int:
         """Bytes of what is decoded alone: a chunk, or of shards an inner chunk."""
         return self.spec.nbytes if self.shard is None else self.shard.inner.chunk_nbytes
+
+    @property
+    def filters(self) -> tuple[ArrayArrayCodec, ...]:
+        """The array to array codecs, in order."""
+        return tuple(codec for codec, _ in self._filters)
+
+    @property
+    def decompressors(self) -> tuple[tuple[BytesBytesCodec, int], ...]:
+        """The bytes to bytes codecs, the last one first, and the most bytes that each may decode to."""
+        return tuple(self._stages)
+
+    @property
+    def settles(self) -> bool:
+        """Whether stored elements may hold bits that have to be cleared: see :meth:`settle`."""
+        return self._settle is not None
 
     @property
     def largest_stored(self) -> int:
@@ -217,7 +232,7 @@ class CodecChain:
                 done(array.nbytes)
                 return array
         with Calling(ChunkDecodeError, self._serializer) as call:
-            for call.codec, limit in self.decompressors:
+            for call.codec, limit in self._stages:
                 data = call.codec.decode(data, limit)
             if self.stored_dtype is not None and len(data) == self._stored.nbytes != 0:
                 array = np.frombuffer(data, self.stored_dtype).reshape(self._stored.shape)
@@ -265,16 +280,48 @@ class CodecChain:
         filters = size / _FILTER_RATE if self._filters else 0
         return size / COPY_RATE + filters + sum(size / codec.decode_rate for codec, _ in self._compressors)
 
-    def settled(self, array: AnyArray) -> AnyArray:
-        """Stored elements with unused bits cleared, and truth values as 0 or 1.
+    def is_direct(self, number: int) -> bool:
+        """Whether it pays to use :meth:`decode_into` when ``number`` chunks are read."""
+        return self._direct is not None and (number == 1 or self._direct.direct_many)
 
-        The array itself if nothing changes.
+    def decode_into(self, data: Buffer, out: AnyArray) -> bool:
+        """Decode directly into ``out``, a C-contiguous array of the chunk's shape, if that is possible.
+
+        Returns
+        -------
+        bool
+            Whether ``out`` now holds the chunk.
+        """
+        codec = self._direct
+        if codec is None:
+            return False
+        if process.collectors and not here.coding:
+            with coded("decode", "decoded") as done:
+                is_done = self.decode_into(data, out)
+                if is_done:
+                    done(out.nbytes)
+                return is_done
+        with Calling(ChunkDecodeError, codec):
+            if not codec.decode_into(data, memoryview(out.reshape(-1).view(np.uint8))):
+                return False
+        self.settle(out)
+        return True
+
+    def settle(self, out: AnyArray) -> None:
+        """Normalize stored elements in place: clear unused bits, make truth values 0 or 1.
 
         Raises
         ------
         ChunkDecodeError
             If an element is not a value of the data type.
         """
+        if self._settle is not None:
+            settled = self._settle(out)
+            if settled is not out:
+                out[...] = settled
+
+    def settled(self, array: AnyArray) -> AnyArray:
+        """Like :meth:`settle`, but returns a new array if something changes, else ``array`` itself."""
         return array if self._settle is None else self._settle(array)
 
     def encode(self, array: AnyArray, *, keep_empty: bool = False) -> Buffer:

@@ -54,6 +54,8 @@ class ZstdCodec(BytesBytesCodec):
 
     name = "zstd"
     decode_rate = 1500
+    # decode_into has to walk over the frame first, which costs too much for smaller chunks.
+    direct_from = 2**19
     level: Annotated[int, Meta(ge=-131072, le=22)] = 0
     checksum: bool = False
 
@@ -85,6 +87,15 @@ class ZstdCodec(BytesBytesCodec):
             raise ChunkDecodeError(
                 f"not valid zstd data: {error if first is None else first}", codec=self.name
             ) from error
+
+    def decode_into(self, data: Buffer, out: memoryview) -> bool:
+        try:
+            if zstandard.frame_content_size(data) != len(out) or _frame_end(memoryview(data)) != len(data):
+                return False
+            with _local.decompressor.stream_reader(data) as reader:
+                return reader.readinto(out) == len(out) and not reader.read(1)
+        except zstandard.ZstdError:  # the caller then calls decode, which reports the error
+            return False
 
     def _decode_frames(self, data: memoryview, limit: int) -> Buffer:
         values: list[Buffer] = []

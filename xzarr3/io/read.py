@@ -99,6 +99,7 @@ class UnitReader(msgspec.Struct, eq=False, dict=True):
         """Read units of one shape; returns the number of absent ones."""
         engine, out, missing = self.engine, self.out, 0
         self._table, self._is_plain = Table(self.plan, chain), chain.is_plain
+        self._direct = self._slices and chain.is_direct(self.plan.number)
         read = self._chunk if chain.shard is None else self._shard
         unit, key = ONE, ""
         try:
@@ -125,6 +126,11 @@ class UnitReader(msgspec.Struct, eq=False, dict=True):
 
     def _put(self, chain: CodecChain, data: Buffer, inner: Inner, out: AnyArray, outer: Any = ...) -> None:
         """Decode a chunk and put its wanted elements into their place."""
+        if self._direct:
+            place = out[outer]
+            same = place.shape == chain.spec.shape and place.flags.c_contiguous
+            if same and chain.decode_into(data, place):
+                return
         array = chain.decode(data)
         out[outer] = array[inner] if self._slices else self.plan.addressing.take(array, inner)
 
@@ -167,7 +173,7 @@ class UnitReader(msgspec.Struct, eq=False, dict=True):
                 count = value.read_into(start, _Place(place).memory)
                 if count != length:
                     raise _short(start, length, count)
-                place[...] = chain.settled(place)  # Numpy copies no elements to themselves.
+                chain.settle(place)
             else:
                 rows = [row for _, _, inside in asked for row in inside]
                 self._place(chain, value, rows, place, _short)
@@ -207,6 +213,7 @@ class UnitReader(msgspec.Struct, eq=False, dict=True):
 
             threads = self.threads or available_threads()
             rows = place_rows(chain, rows, value.data, out, self.engine.fill, threads)
+        self._direct = self._slices and chain.is_direct(len(rows))
         self._place(chain, value, rows, out, shard.outside)
 
     def _place(
