@@ -114,7 +114,8 @@ def test_an_unconsolidated_group_is_listed_once(zarr_format: Any, requests: int,
     for how in ("items", "values", "arrays", "members", "load", "tree"):
         assert asked(store, partial(look, how)) == (requests, rounds), how
         assert len(store.count.of("list")) == 1, how
-    assert asked(store, lambda: opened(store)) == (requests, rounds)
+    # A dataset is of one time: the document of its group is looked at once more at the end.
+    assert asked(store, lambda: opened(store)) == (requests + 1, rounds + 1)
     xr.testing.assert_identical(opened(store).load(), dataset())
 
 
@@ -124,7 +125,7 @@ def test_dropped_variables_are_not_fetched() -> None:
     with store.counted() as count:
         found = opened(store, drop_variables=[f"v{n:03}" for n in range(1, VARIABLES)])
     assert [*found.variables] == ["v000"]
-    assert count.of("get") == ["zarr.json", "v000/zarr.json"]
+    assert count.of("get") == ["zarr.json", "v000/zarr.json", "zarr.json"]  # Is it still the same group?
     refused(xzarr3.MetadataError, "v001", lambda: opened(store, on_unreadable="raise"))
 
 

@@ -443,7 +443,7 @@ def test_requests_to_a_service(fault_server: Any, consolidated: bool) -> None:
     chunks = sum("/c/" in each["path"] or each["path"].endswith("/c") for each in log)
     listed = sum("list-type" in each["query"] for each in log)
     assert (chunks, listed) == (13, 0 if consolidated else 1)
-    assert len(log) - chunks - listed == (1 if consolidated else 1 + len(ds.variables))
+    assert len(log) - chunks - listed == (1 if consolidated else 2 + len(ds.variables))
     xr.testing.assert_equal(ds, forecast())
 
 

@@ -139,8 +139,7 @@ def read_below_steadily(group: Group, read: Callable[[], Below], *, as_opened: b
 
 def _placed_now(group: Group) -> float | None:
     """When the stored group was put in its place, by its document; 0 if unknown, None without a document."""
-    found = group.store.get_values(group.format.keys(group.path).defining)
-    value = next((each for each in found if each is not None), None)
+    value = group.store.get(group.format.keys(group.path).defining[-1])
     return None if value is None else documents.replaced_at(value) or 0
 
 
