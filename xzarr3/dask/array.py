@@ -11,7 +11,7 @@ plain dask arrays.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, cast
 
@@ -81,6 +81,11 @@ class Source:
     view: tuple[Along, ...]
     prefix: str
     named: str | Callable[[], str]
+    is_masked: bool = field(init=False)
+    """Whether the values are masked arrays; kept, as unpickling looks at no metadata."""
+
+    def __post_init__(self) -> None:
+        self.is_masked = isinstance(self.source, ReadableArray) and self.source.is_masked
 
     def __getstate__(self) -> dict[str, Any]:
         return {**{each.name: getattr(self, each.name) for each in fields(self)}, "named": self.name}
@@ -144,8 +149,7 @@ def zarr_array(source: Source, view: tuple[Along, ...] | None = None) -> da.Arra
 def _meta(source: Source, ndim: int) -> AnyArray:
     """An array without elements of the kind that is read."""
     meta = np.empty((0,) * ndim, source.dtype)
-    is_masked = isinstance(source.source, ReadableArray) and source.source.is_masked
-    return np.ma.MaskedArray(meta) if is_masked else meta
+    return np.ma.MaskedArray(meta) if source.is_masked else meta
 
 
 def _name(source: Source, view: tuple[Along, ...]) -> str:

@@ -22,8 +22,7 @@ from xzarr3.formats.v3 import V3
 from xzarr3.model.metadata import NodeMetadata
 from xzarr3.nodes.attributes import Attributes
 from xzarr3.stores import Store, StoreLike
-from xzarr3.stores.keys import check_key
-from xzarr3.stores.local.names import OWN
+from xzarr3.stores.keys import OWN, check_key
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.open import locate
 

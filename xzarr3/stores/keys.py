@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from xzarr3.errors import InvalidKeyError, shorten
 
+OWN = ".xzarr3-"
+"""How the names begin of what writers keep beside nodes."""
 _BEGINS = ("", "/", ".")  # Of keys that are invalid or may be.
 _ACCEPTED_KEY = "names separated by single '/', relative, none of them empty, '.' or '..'"
 

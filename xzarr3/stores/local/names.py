@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from xzarr3.stores.keys import OWN
+
 LOCK: Final = ".__lock"
 """Ends the name of a lock file, into which the next value of a key is written; tensorstore's name for it."""
-OWN: Final = ".xzarr3-"
-"""How the names begin of what writers keep beside nodes."""
 STAGED: Final = f"{OWN}staged-"
 """Begins the names of stage directories at the root, whose values are not committed yet."""
 
