@@ -14,6 +14,8 @@ from _conformance import refused
 
 import xzarr3
 from xzarr3 import ChangedError, LocalStore, MemoryStore, Store, to_zarr
+from xzarr3.commit.directory import Directory
+from xzarr3.nodes import seen
 from xzarr3.xarray.variables import Xzarr3DataStore
 
 
@@ -90,6 +92,27 @@ def test_a_group_is_replaced_between_its_attributes_and_its_arrays(place: Store)
             ChangedError, match=r"group '/a' of .* was replaced since it was opened; open it again"
         ):
             use()
+
+
+def test_a_writer_that_waits_for_another_puts_the_later_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Handles on the other's node compare the dates of both."""
+    reserve, found = Directory._reserve, []
+
+    def reserve_later(self: Directory) -> None:
+        monkeypatch.setattr(Directory, "_reserve", reserve)
+        to_zarr(dataset(100), tmp_path, group="a", mode="w", consolidated=False)
+        found.append(xr.open_dataset(tmp_path, engine="xzarr3", group="a", chunks=None, consolidated=False))
+        found.append(xzarr3.open_array(tmp_path, "a/v"))
+        for known in ("_newest", "_dates"):  # The other is a process of its own.
+            monkeypatch.setattr(seen, known, {})
+        reserve(self)
+
+    to_zarr(dataset(0), tmp_path, group="a", consolidated=False)
+    monkeypatch.setattr(Directory, "_reserve", reserve_later)
+    to_zarr(dataset(200), tmp_path, group="a", mode="w", consolidated=False)
+    refused(ChangedError, found[0].load, lambda: found[1][:])
 
 
 @pytest.mark.parametrize("times", [1, 99])

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import stat
 import time
@@ -32,7 +33,7 @@ from xzarr3.errors import StoreError, printable
 from xzarr3.formats import FORMATS, Format
 from xzarr3.nodes.consolidated import drop_from_consolidated
 from xzarr3.nodes.documents import store_documents
-from xzarr3.nodes.seen import newest
+from xzarr3.nodes.seen import newest, note_date
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.local.files import discard, erase_tree, failed, make
 from xzarr3.stores.local.names import STAGED
@@ -71,6 +72,8 @@ class Directory(Transaction):
         self._stage_documents()
         with self.noting():
             self._reserve()
+        for key in itertools.chain(*self.new.documents.values()):  # Others may have swapped since.
+            note_date(store, key, store.get(key))
         if not self.overwrite and self.place.is_occupied():
             raise self.place.taken()
         try:
@@ -89,7 +92,7 @@ class Directory(Transaction):
         self.is_swapping = True
         for each in self.place.formats:  # first, so that no consolidated copy outlives its document
             drop_from_consolidated(store, each, path)
-        if (newest(store) or 0) > self.new.placed_at:  # Copies of the old node may tell a later date.
+        if (newest(store) or 0) > self.new.placed_at:  # The old nodes, or copies of them, are later.
             self._stage_documents()
         if not swap_units(store, self.top, swap, unchanged=self.unchanged):
             store.erase(f"{self.top}{SWAP}")
