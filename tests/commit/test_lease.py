@@ -463,6 +463,34 @@ def test_no_node_is_put_in_a_place_that_is_being_erased(kind: str, tmp_path: Pat
     assert contents(store).keys() == {"zarr.json"}
 
 
+@pytest.mark.parametrize("how", ["array", "dataset"])
+def test_rows_of_a_node_that_was_replaced_do_not_lengthen_the_new_one(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were erased with the old node: the new one would end in fill values."""
+    store, commit = MemoryStore(), Length.commit
+
+    def replaced(number: int) -> None:
+        data = xr.Dataset({"v": ("t", np.full(8, number))})
+        to_zarr(data, store, group="g", mode="w", encoding={"v": {"chunks": (4,)}})
+
+    def commit_later(self: Length, *how: Any) -> None:
+        monkeypatch.setattr(Length, "commit", commit)
+        replaced(2)
+        commit(self, *how)
+
+    replaced(1)
+    array = xzarr3.open_array(store, "g/v", mode="r+")
+    monkeypatch.setattr(Length, "commit", commit_later)
+    if how == "array":  # It begins again.
+        array.append(np.full(3, 7))
+        assert xzarr3.open_array(store, "g/v")[8:].tolist() == [7, 7, 7]
+    else:
+        with pytest.raises(ConflictError):
+            to_zarr(xr.Dataset({"v": ("t", np.full(3, 7))}), store, group="g", append_dim="t")
+        assert xzarr3.open_array(store, "g/v")[:].tolist() == [2] * 8
+
+
 @pytest.mark.parametrize("lacks", ["erasing", "conditions"])
 def test_where_no_lease_can_be_kept_threads_take_turns(lacks: str) -> None:
     class Lacking(MemoryStore):

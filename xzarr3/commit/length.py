@@ -211,11 +211,11 @@ class Length:
             update(self._store, self._key, change)
             return
         end = time.monotonic() + self._store.traits.conflict_deadline
-        longest = _FIRST_PAUSE
+        longest, verify = _FIRST_PAUSE, self.verify_now_and_then
         while True:
             pieces = change(self.document)
             # after the version was read: no other holder can have stored that version
-            self.verify_now_and_then()
+            verify()
             if isinstance(pieces, Unchanged):
                 return
             try:
@@ -234,6 +234,9 @@ class Length:
                 )
             longest = min(2 * longest, _LONGEST_PAUSE)
             self._read()
+            verify = (
+                self.verify
+            )  # The document may be that of another node, whose writer took the lease away.
             if tells(self.document):  # stored, although the store reported the opposite
                 self.verify()
                 return
