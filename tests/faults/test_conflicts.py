@@ -847,6 +847,7 @@ def roll_append_or_set(what: str, place: Path, calls: int, dice: random.Random) 
     return stored
 
 
+@pytest.mark.filterwarnings("ignore:.* is kept in:UserWarning")
 def test_an_archive_rolls_while_others_append_to_it_set_read_and_copy_it(tmp_path: Path) -> None:
     place, told = tmp_path / "a", tmp_path / "told.json"
     encoding = {"v": {"chunks": (4, 3)}, "own": {"chunks": (4,)}, "time": {"chunks": (8,)}}

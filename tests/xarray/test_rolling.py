@@ -8,6 +8,7 @@ import pickle
 import random
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -223,6 +224,42 @@ def test_values_set_meanwhile_are_not_lost(
     assert xzarr3.check(store).ok
 
 
+@WAYS
+def test_who_looks_while_what_goes_back_lies_aside_is_told(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values that are absent for a moment are no fill values; what is stored then is not lost in silence."""
+    archive(way, tmp_path, 12)
+    array = xzarr3.open_array(tmp_path, "t2m", mode="r+")
+    moves = xzarr3.open_array(tmp_path, "t2m")
+    freshness.check_read(moves)
+    opened_before, confirm = opened(tmp_path), freshness.confirming(array)
+    rename, gone = directory._rename, []
+
+    def renamed(store: Any, name: str, to: str) -> None:
+        if name.endswith("/old/t2m"):
+            gone.append(moves.store.get("t2m/c/0/0/0"))
+        rename(store, name, to)
+        if to.endswith("/old/t2m"):
+            (tmp_path / to / "zarr.json").touch()  # As if its attributes had been set.
+
+    monkeypatch.setattr(directory, "_rename", renamed)
+    before = read(tmp_path)
+    with pytest.raises(ConflictError, match="another writer has changed"):
+        roll(way, tmp_path, 12)
+    monkeypatch.undo()
+    assert gone == [None]
+    for told in (
+        partial(freshness.check_read, moves),
+        confirm,
+        lambda: array[:],
+        lambda: opened_before.t2m.load(),
+    ):
+        with pytest.raises(ChangedError, match="was replaced since it was opened"):
+            told()
+    xr.testing.assert_identical(read(tmp_path), before)
+
+
 @pytest.mark.parametrize("kind", ["memory", "directory"])
 @pytest.mark.parametrize(
     ("way", "other"), [("drop", "append_dim"), ("prepend", "append_dim"), ("prepend", "prepend_dim")]
@@ -410,11 +447,11 @@ def test_a_late_writer(way: str, made: str, tmp_path: Path, monkeypatch: pytest.
     archive(way, tmp_path, 12)
     clear = directory._clear
 
-    def late(store: Any, unit: str, path: str) -> None:
+    def late(store: Any, unit: str, *more: Any) -> None:
         if unit == "t2m":
             (tmp_path / made).parent.mkdir(parents=True)
             (tmp_path / made).touch() if made.endswith("0/0") else (tmp_path / made).mkdir()
-        clear(store, unit, path)
+        clear(store, unit, *more)
 
     monkeypatch.setattr(directory, "_clear", late)
     is_kept = made.endswith("0/0")

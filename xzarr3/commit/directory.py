@@ -31,9 +31,11 @@ from xzarr3.commit.staged import NEW, OLD, SWAP, Swap
 from xzarr3.commit.transaction import Transaction, finish_above, nodes_at
 from xzarr3.errors import StoreError, printable
 from xzarr3.formats import FORMATS, Format
+from xzarr3.formats.base import node_prefix
 from xzarr3.nodes.consolidated import drop_from_consolidated
-from xzarr3.nodes.documents import store_documents
-from xzarr3.nodes.seen import newest, note_date
+from xzarr3.nodes.documents import date_nodes, store_documents
+from xzarr3.nodes.find import load_below
+from xzarr3.nodes.seen import date_now, newest, note_date
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.local.files import discard, erase_tree, failed, make
 from xzarr3.stores.local.names import STAGED
@@ -94,7 +96,8 @@ class Directory(Transaction):
             drop_from_consolidated(store, each, path)
         if (newest(store) or 0) > self.new.placed_at:  # The old nodes, or copies of them, are later.
             self._stage_documents()
-        if not swap_units(store, self.top, swap, unchanged=self.unchanged):
+        unchanged = None if self.unchanged is None else self._is_unchanged
+        if not swap_units(store, self.top, swap, unchanged=unchanged):
             store.erase(f"{self.top}{SWAP}")
             self.is_swapping = False
             if self.unchanged is None:
@@ -104,6 +107,18 @@ class Directory(Transaction):
             raise self.place.changed()
         self.new.follow(store)
         self.is_swapping = False
+
+    def _is_unchanged(self, aside: str) -> bool:
+        """Whether the old nodes have not changed; else they get a new date, and go back.
+
+        So who found no values there, or stored some, while they lay aside, is told.
+        """
+        if self.unchanged is None or self.unchanged(aside):
+            return True
+        format, path, old = self.new.format, self.place.path, LocalStore(aside, **self.target._options())
+        below = (node_prefix(path) + each for each in load_below(old, format, path))
+        date_nodes(old, format, [path, *below], date_now(self.target))
+        return False
 
     def _stage_documents(self) -> None:
         self.new = self.new.dated(self.target, self.stay)
@@ -175,8 +190,8 @@ class Directory(Transaction):
             return False
         done = swap_units(local, top, swap, again=True)
         if not done:
-            with _moving(local):
-                _keep(local, f"{top}{NEW}", swap.path)
+            with _moving(local) as kept:
+                _keep(local, f"{top}{NEW}", swap.path, kept)
         return done
 
     @staticmethod
@@ -273,7 +288,7 @@ def swap_units(
     StoreError
         If a unit cannot be renamed. All units still exist, and the swap can be done again.
     """
-    with _moving(store):
+    with _moving(store) as kept:
         left = [unit for unit in swap.come if _is_there(store, f"{top}{NEW}/{unit}")]
         came = (_is_there(store, each) and _is_aside(store, top, each) for each in left)
         if again and any(came) and _has_document(store, swap.path):
@@ -284,11 +299,16 @@ def swap_units(
                 _check_staged(store, top, unit if unit in left else left[-1])
                 if _is_there(store, unit) and not _is_aside(store, top, unit):
                     _rename(store, unit, f"{top}{OLD}/{unit}")
-        if unchanged is not None and not unchanged(os.path.join(store.root, f"{top}{OLD}")):
-            for unit in reversed(away):
-                _clear(store, unit, swap.path)
-                _rename(store, f"{top}{OLD}/{unit}", unit)
-            return False
+        if unchanged is not None:
+            is_same = False
+            try:
+                is_same = unchanged(os.path.join(store.root, f"{top}{OLD}"))
+            finally:
+                for unit in reversed(away) if not is_same else ():
+                    _clear(store, unit, swap.path, kept)
+                    _rename(store, f"{top}{OLD}/{unit}", unit)
+            if not is_same:
+                return False
         for unit in left:
             _check_staged(store, top, unit)
             if _is_there(store, unit) and not swap.overwrite:
@@ -296,7 +316,7 @@ def swap_units(
                     if _is_there(store, each) and not _is_there(store, f"{top}{NEW}/{each}"):
                         _rename(store, each, f"{top}{NEW}/{each}")
                 return False
-            _clear(store, unit, swap.path)
+            _clear(store, unit, swap.path, kept)
             _rename(store, f"{top}{NEW}/{unit}", unit)
         if store.fsync:
             for above in dict.fromkeys(unit.rpartition("/")[0] for unit in swap.come):
@@ -328,11 +348,11 @@ def _has_document(store: LocalStore, path: str) -> bool:
     return any(_is_there(store, key) for key in keys)
 
 
-def _clear(store: LocalStore, unit: str, path: str) -> None:
+def _clear(store: LocalStore, unit: str, path: str, kept: list[str]) -> None:
     """Make room for a unit where there is nothing, or what a writer has begun that came too late."""
     with contextlib.suppress(FileNotFoundError):  # That writer has removed it.
         if _is_there(store, unit) and not _was_empty(_place(store, unit)):
-            _keep(store, unit, path)
+            _keep(store, unit, path, kept)
 
 
 def _was_empty(folder: str) -> bool:
@@ -351,23 +371,27 @@ def _was_empty(folder: str) -> bool:
     return True
 
 
-def _keep(store: LocalStore, name: str, path: str) -> None:
+def _keep(store: LocalStore, name: str, path: str, kept: list[str]) -> None:
     """Move what another writer has written, or what cannot take its place, to where it is never removed."""
-    kept = f"{STAGED}{uuid.uuid4().hex}/{OLD}"
-    _rename(store, name, f"{kept}/{name}" if not name.startswith(STAGED) else kept)
-    warnings.warn(
-        f"'{name}' is kept in '{kept}' of {store}: while '/{printable(path)}' was put in its place, another "
-        "writer has written there since",
-        stacklevel=2,
+    aside = f"{STAGED}{uuid.uuid4().hex}/{OLD}"
+    _rename(store, name, f"{aside}/{name}" if not name.startswith(STAGED) else aside)
+    kept.append(
+        f"'{name}' is kept in '{aside}' of {store}: while '/{printable(path)}' was put in its place, another "
+        "writer has written there since"
     )
 
 
 @contextlib.contextmanager
-def _moving(store: LocalStore) -> Iterator[None]:
+def _moving(store: LocalStore) -> Iterator[list[str]]:
+    """Yields a list of what to warn of at the end: a warning that is an error does not end a swap halfway."""
+    kept: list[str] = []
     try:
-        yield
+        yield kept
     except OSError as error:
         raise failed(f"cannot rename the files of {store}", error) from error
+    finally:
+        for each in kept:
+            warnings.warn(each, stacklevel=4)
 
 
 def _place(store: LocalStore, name: str) -> str:

@@ -7,7 +7,6 @@ and erased; a session that was made to rearrange nodes does it without a copy.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from typing import cast
 
 from xzarr3.commit.create import make_groups_above
@@ -15,17 +14,15 @@ from xzarr3.commit.recover import alone
 from xzarr3.errors import NodeExistsError, StoreCapabilityError, StoreError
 from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
-from xzarr3.formats.documents import redated
 from xzarr3.nodes.case_folding import check_names
 from xzarr3.nodes.consolidated import drop_from_consolidated, refresh_consolidated
+from xzarr3.nodes.documents import date_nodes
 from xzarr3.nodes.erase import erase_node, formats_in, keys_at, leaving_stages
 from xzarr3.nodes.find import load_below
-from xzarr3.nodes.seen import date_now, note_date, note_documents
+from xzarr3.nodes.seen import date_now, note_documents
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import LocalStore, Store
-from xzarr3.stores.base import update
 from xzarr3.stores.foreign import IcechunkStore
-from xzarr3.stores.values import UNCHANGED
 
 
 def move_node(store: Store, format: Format, source: str, target: str) -> None:
@@ -77,7 +74,7 @@ def _move(store: Store, format: Format, source: str, target: str) -> None:
     if store.traits.visible == "at commit":
         _move_in_session(store, format, source, target)
     else:
-        _date(store, format, below)
+        date_nodes(store, format, below, date_now(store))  # Handles of what was there before are told.
         _rename(cast("LocalStore", store), source, target)
     moved = [target + path[len(source) :] for path in below]
     note_documents(store, [*below, *moved])
@@ -105,17 +102,6 @@ def _move_in_session(store: Store, format: Format, source: str, target: str) -> 
             f"'/{source}' is moved in part in {store}; discard the changes of the session, and call again"
         )
         raise
-
-
-def _date(store: Store, format: Format, paths: Iterable[str]) -> None:
-    """Tell handles of what was at the new place before that other nodes are there, by their documents."""
-    now = date_now(store)
-
-    def date(key: str) -> None:
-        update(store, key, lambda stored: UNCHANGED if stored is None else [redated(stored, now)])
-        note_date(store, key, store.get(key))
-
-    parallel_map(date, [format.keys(path).array for path in paths], store.concurrency)
 
 
 def _rename(store: LocalStore, source: str, target: str) -> None:

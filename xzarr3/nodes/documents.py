@@ -24,6 +24,7 @@ from xzarr3.nodes.find import (
     document_values,
     held_of,
 )
+from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.stores.base import update, versioned
 from xzarr3.stores.values import UNCHANGED, Unchanged
@@ -112,6 +113,16 @@ def change_document(
         update(store, key, changed_document)
     seen.note_documents(store, [path])
     return changed[0]
+
+
+def date_nodes(store: Store, format: Format, paths: Sequence[str], now: float) -> None:
+    """Date nodes that are put in their places anew, so that handles opened before refuse to go on."""
+
+    def date(key: str) -> None:
+        update(store, key, lambda stored: UNCHANGED if stored is None else [documents.redated(stored, now)])
+        seen.note_date(store, key, store.get(key))
+
+    parallel_map(date, [format.keys(path).array for path in paths], store.concurrency)
 
 
 class Before(msgspec.Struct):
