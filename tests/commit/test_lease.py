@@ -482,13 +482,36 @@ def test_rows_of_a_node_that_was_replaced_do_not_lengthen_the_new_one(
     replaced(1)
     array = xzarr3.open_array(store, "g/v", mode="r+")
     monkeypatch.setattr(Length, "commit", commit_later)
-    if how == "array":  # It begins again.
-        array.append(np.full(3, 7))
-        assert xzarr3.open_array(store, "g/v")[8:].tolist() == [7, 7, 7]
-    else:
-        with pytest.raises(ConflictError):
-            to_zarr(xr.Dataset({"v": ("t", np.full(3, 7))}), store, group="g", append_dim="t")
-        assert xzarr3.open_array(store, "g/v")[:].tolist() == [2] * 8
+    rows = np.full(3, 7)
+    with pytest.raises((xzarr3.ChangedError, ConflictError)):
+        array.append(rows) if how == "array" else to_zarr(
+            xr.Dataset({"v": ("t", rows)}), store, group="g", append_dim="t"
+        )
+    assert xzarr3.open_array(store, "g/v")[:].tolist() == [2] * 8
+
+
+def test_rows_that_another_appends_to_the_new_node_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of two arrays had grown when the dataset was replaced, and grew again."""
+    store, commit = MemoryStore(), Length.commit
+
+    def rows(number: int, length: int) -> xr.Dataset:
+        return xr.Dataset({name: ("t", np.full(length, number)) for name in "vw"})
+
+    def commit_later(self: Length, *how: Any) -> None:
+        if self._key.startswith("w"):
+            monkeypatch.setattr(Length, "commit", commit)
+            assert xzarr3.open_array(store, "v").shape == (11,)
+            to_zarr(rows(2, 8), store, mode="w")
+            to_zarr(rows(3, 3), store, append_dim="t")
+        commit(self, *how)
+
+    to_zarr(rows(1, 8), store, mode="w")
+    monkeypatch.setattr(Length, "commit", commit_later)
+    with pytest.raises(ConflictError) as raised:
+        to_zarr(rows(7, 3), store, append_dim="t")
+    assert not getattr(raised.value, "__notes__", [])
+    for name in "vw":
+        assert xzarr3.open_array(store, name)[:].tolist() == [2] * 8 + [3] * 3
 
 
 @pytest.mark.parametrize("lacks", ["erasing", "conditions"])

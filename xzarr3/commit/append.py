@@ -174,6 +174,8 @@ class Append:
             old, new = each.before.shape, each.after.shape
             try:
                 self._shrink(each)
+            except ChangedError:
+                continue  # Another node has taken its place.
             except (StoreError, MetadataError) as another:
                 error.add_note(
                     f"'{each.array.name}' may have shape {new}, and could not be set back to {old}: "
@@ -244,6 +246,7 @@ def at_first(array: Array, length: Length) -> ArrayMetadata:
 def _of_shape(array: Array, found: NodeMetadata, shape: tuple[int, ...]) -> ArrayMetadata:
     """The stored metadata, if they are still of this array and of this shape."""
     stored = same(array, found)
+    check_place(array, None if found.origin is None else documents.placed_at(found.origin.documents))
     if stored.shape != shape:  # changed by a writer that takes no lease
         raise LeaseLostError(
             f"array '{array.name}' of {array.store} got shape {stored.shape} while its shape {shape} was "
@@ -289,6 +292,7 @@ def _append(array: Array, values: AnyArray, axis: int, deadline: float) -> None:
     try:
         writing.begin(deadline - time.monotonic())
         before = at_first(array, length)
+        check_place(array, documents.replaced_at(length.document))
         shape = _appended(array, values, axis, before.shape)
         after = resized(before, shape)
         writing.grow(array, before, after)
@@ -345,7 +349,7 @@ def _resize(array: Array, shape: tuple[int, ...], deadline: float) -> None:
     length.deadline = deadline
     with length:
         stored = at_first(array, length)
-        check_place(array, documents.replaced_at(length.document))  # The shape is meant for that array.
+        check_place(array, documents.replaced_at(length.document))
         after = resized(stored, shape)
         if array.store.traits.visible == "at commit":
             _resize_at_once(array, stored, after, length)

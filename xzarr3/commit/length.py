@@ -234,9 +234,8 @@ class Length:
                 )
             longest = min(2 * longest, _LONGEST_PAUSE)
             self._read()
-            verify = (
-                self.verify
-            )  # The document may be that of another node, whose writer took the lease away.
+            # The document may be that of another node, whose writer took the lease away.
+            verify = self.verify
             if tells(self.document):  # stored, although the store reported the opposite
                 self.verify()
                 return
