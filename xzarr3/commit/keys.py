@@ -312,7 +312,6 @@ def put_in_place(
     formats = formats_in(store, swap.path, format)
     for each in formats:  # first, so that no copy outlives its document
         drop_from_consolidated(store, each, swap.path)
-    swap.date_after(seen.newest(store) or 0)
     if unchanged is not None:
         away = itertools.chain(*swap.away)
         documents = [key for key in away if any(each.place(key) is not None for each in formats)]
@@ -324,6 +323,7 @@ def put_in_place(
                     store.set(key, value)
             return False
     erase_stages(store, swap.away)
+    swap.date_after(seen.date_now(store))  # Only now can nobody open the old node any more.
     _copy(store, format, f"{top}{NEW}/", swap)
     store_documents(store, format, swap.encoded(), last=swap.path, replaces=True)
     return True
