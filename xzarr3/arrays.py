@@ -99,6 +99,8 @@ class Array(ReadableArray, Node):
     """The stored documents that this handle was compared with, where they are looked at after each read."""
     _stored: Stored | None = None
     """How much of the array was stored when it was last counted."""
+    _owns_ends = False
+    """Whether nobody else stores elements past the end of the array."""
     _bounded: Array | None = None
     chunk_cache: ChunkCache | None = None
     """Keeps decoded chunks for later reads; see :func:`xzarr3.open`."""
@@ -415,7 +417,8 @@ class Array(ReadableArray, Node):
     ) -> None:
         """Write to a selection that has been worked out; see :meth:`set`."""
         self._check_writable()
-        self._write(selection, values, fields, threads, freshness.confirming(self))
+        confirm, owns_ends = freshness.confirming(self)
+        self._write(selection, values, fields, threads, confirm, self._owns_ends or owns_ends)
 
     def _write(
         self,
@@ -424,6 +427,7 @@ class Array(ReadableArray, Node):
         fields: Fields | None = None,
         threads: int | None = None,
         confirm: Callable[[], None] = lambda: None,
+        owns_ends: bool = True,
     ) -> None:
         plan = self.engine.plan(selection)
         names: tuple[str, ...] = ()
@@ -435,7 +439,7 @@ class Array(ReadableArray, Node):
         threads = asked_threads(threads)
         options: Any = {"keep_empty": self._keeps_empty, "fields": names, "confirm": confirm}
         try:
-            self.engine.write(plan, plan.source(fitted), threads, **options)
+            self.engine.write(plan, plan.source(fitted), threads, owns_ends=owns_ends, **options)
             confirm()
         except Xzarr3Error:
             confirm()  # What was replaced meanwhile cannot be written: report the change instead.
@@ -578,8 +582,8 @@ class Array(ReadableArray, Node):
     def _check_shape(self, found: ArrayMetadata) -> None:
         freshness.check_shape(self, found)
 
-    def _check_to_write(self) -> None:
-        freshness.check_to_write(self)
+    def _check_to_write(self) -> bool:
+        return freshness.check_to_write(self)
 
     def _check_current(self, version: object | None = None) -> None:
         freshness.check_current(self, version)

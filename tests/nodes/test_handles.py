@@ -55,6 +55,36 @@ def test_what_two_handles_do_follows_each_other(store: xzarr3.Store) -> None:
     assert dict(xzarr3.open_group(store, "g").attrs) == {"of 0": 1, "of 1": 1}
 
 
+@pytest.mark.parametrize("way", ["memory", "directory", "waiting", slow("fsspec")])
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"chunks": (4, 3)}, {"chunks": (4, 3), "compressors": None}, {"chunks": (2, 3), "shards": (4, 6)},
+        slow({"chunks": (4, 3), "fill_value": 9}),
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("value", [5, 0])
+def test_a_write_up_to_the_end_keeps_what_was_appended_since(
+    value: int, kind: dict[str, Any], axis: int, way: str, tmp_path: Path
+) -> None:
+    """A handle that does not know of the new elements; no unit at the end is replaced as a whole."""
+    place: Any = {
+        "memory": MemoryStore, "directory": lambda: LocalStore(tmp_path / "s"), "waiting": WaitingStore,
+        "fsspec": lambda: xzarr3.FsspecStore(f"memory://{tmp_path.name}"),
+    }[way]()  # fmt: skip
+    old = np.arange(1, 6 * 31 + 1).reshape(6, 31)
+    xzarr3.create_array(place, "a", data=old, **kind)
+    array = xzarr3.open_array(place, "a", mode="r+")
+    rows = np.full((1, 31) if axis == 0 else (6, 1), 77)
+    xzarr3.open_array(place, "a", mode="r+").append(rows, axis=axis)
+    for selection in (slice(4, 6), ..., (slice(None), slice(30, None)), (5, 30)):
+        array[selection] = old[selection] = value
+        found = xzarr3.open_array(place, "a")[...]
+        np.testing.assert_array_equal(found, np.concatenate([old, rows], axis))
+
+
 USES: dict[str, Callable[[Array], object]] = {
     "read": lambda array: array[...],
     "write": lambda array: array.__setitem__(0, 1),

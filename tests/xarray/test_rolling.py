@@ -233,7 +233,7 @@ def test_who_looks_while_what_goes_back_lies_aside_is_told(
     array = xzarr3.open_array(tmp_path, "t2m", mode="r+")
     moves = xzarr3.open_array(tmp_path, "t2m")
     freshness.check_read(moves)
-    opened_before, confirm = opened(tmp_path), freshness.confirming(array)
+    opened_before, confirm = opened(tmp_path), freshness.confirming(array)[0]
     rename, gone = directory._rename, []
 
     def renamed(store: Any, name: str, to: str) -> None:

@@ -240,6 +240,7 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         keep_empty: bool,
         fields: tuple[str, ...] = (),
         confirm: Callable[[], None] = lambda: None,
+        owns_ends: bool = True,
     ) -> None:
         """Write ``source`` to what ``plan`` selects.
 
@@ -259,6 +260,9 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         confirm : callable
             Raises if the array is no longer at its place. It is called before each unit is stored, once
             nothing can be stored in what replaces the array after the call.
+        owns_ends : bool
+            Whether nobody else stores elements past the end of the array, in its last units. If others may,
+            these count as given in part.
 
         Raises
         ------
@@ -273,10 +277,10 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
 
         units, number = plan.batches(), plan.number
         if not fields and does(self, plan, source):
-            native = NativeWrite(self, plan, source, keep_empty, confirm, Left([], set()))
+            native = NativeWrite(self, plan, source, keep_empty, confirm, owns_ends, Left([], set()))
             units, number, _ = self._left(plan, native, threads)
         if number:
-            writer = UnitWriter(self, plan.addressing, keep_empty, confirm, fields)
+            writer = UnitWriter(self, plan.addressing, keep_empty, confirm, fields, owns_ends)
             most = self.threads(plan, threads, writes=True)
             self._share(lambda batches: writer.run(batches, source), units, number, most)
 

@@ -74,7 +74,8 @@ class NativeWrite(msgspec.Struct, frozen=True):
     keep_empty : bool
         Whether to store units that hold only the fill value.
     confirm : callable
-        As :meth:`xzarr3.io.executor.Engine.write` has it.
+    owns_ends : bool
+        As :meth:`xzarr3.io.executor.Engine.write` has them.
     left : Left
     """
 
@@ -83,6 +84,7 @@ class NativeWrite(msgspec.Struct, frozen=True):
     source: AnyArray
     keep_empty: bool
     confirm: Callable[[], None]
+    owns_ends: bool
     left: Left
 
     def run(self, threads: int) -> Left | None:
@@ -105,7 +107,7 @@ class NativeWrite(msgspec.Struct, frozen=True):
             first = (
                 coord * length if isinstance(axis, Steps) else np.array([*map(axis.start, coord.tolist())])
             )
-            whole &= given == np.minimum(length, size - first)
+            whole &= given == (np.minimum(length, size - first) if self.owns_ends else length)
         start = np.where(whole[:, np.newaxis], -1, batch.boxes.start)
         mine = np.ones_like(whole) if layout is not None and _takes_parts(self.plan) else whole
         self.left.coords.update(map(tuple, batch.coords[~mine].tolist()))

@@ -26,7 +26,7 @@ from xzarr3.io.shards import forget_index
 from xzarr3.parallel import is_wanted
 from xzarr3.stores.base import Store, update
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.values import UNCHANGED, OversizedError, Unchanged
+from xzarr3.stores.values import ABSENT, UNCHANGED, OversizedError, Unchanged
 from xzarr3.tracing.counters import for_array
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
         As :meth:`xzarr3.io.executor.Engine.write` has it.
     fields : tuple of str
         The fields of the elements to write; all fields if empty.
+    owns_ends : bool
+        As :meth:`xzarr3.io.executor.Engine.write` has it.
     """
 
     engine: Engine
@@ -59,6 +61,7 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
     keep_empty: bool
     confirm: Callable[[], None]
     fields: tuple[str, ...] = ()
+    owns_ends: bool = True
 
     @for_array(lambda writer: writer.engine)
     def run(self, batches: Iterable[Batch], source: AnyArray) -> int:
@@ -85,11 +88,20 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
     def _write(
         self, chain: CodecChain, key: str, unit: ChunkProjection, values: AnyArray, change: Change | None
     ) -> None:
-        is_part = not all(unit.whole) or bool(self.fields)
+        is_whole = all(unit.whole) and not self.fields
+        # Past the end of the array, others may have appended elements.
+        is_part = not is_whole or (values.shape != chain.spec.shape and not self.owns_ends)
         if is_part and change is not None and change(self, chain, key, unit.inner, values):
             return
         try:
-            (self.update if is_part else self._replace)(chain, key, unit.inner, values)
+            if is_part:
+                try:
+                    self.update(chain, key, unit.inner, values, may_be_new=is_whole)
+                    return
+                except ChunkDecodeError:  # If all elements of the array are given, nothing is lost by it.
+                    if not is_whole:
+                        raise
+            self._replace(chain, key, unit.inner, values)
         except ChunkError as error:
             error.key, error.chunk = key, unit.coords
             raise
@@ -114,9 +126,14 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
             store.put(key, pieces)
 
     @for_array(lambda writer: writer.engine)
-    def update(self, chain: CodecChain, key: str, inner: Inner, values: AnyArray) -> None:
-        """Change a part of a unit without losing changes by other writers."""
-        spec = chain.spec
+    def update(
+        self, chain: CodecChain, key: str, inner: Inner, values: AnyArray, *, may_be_new: bool = False
+    ) -> None:
+        """Change a part of a unit without losing changes by other writers.
+
+        With ``may_be_new``, a service is asked to create the unit before it is asked for its value.
+        """
+        spec, store = chain.spec, self.engine.store
 
         def change(stored: Buffer | None) -> list[Buffer] | Unchanged | None:
             self.confirm()
@@ -127,14 +144,18 @@ class UnitWriter(msgspec.Struct, frozen=True, eq=False):
             else:
                 data = self._updated(chain, stored, inner, values)
                 pieces = [] if data is None else [data]
-            if pieces or stored is None or self.engine.store.traits.erases_conditionally:
+            if pieces or stored is None or store.traits.erases_conditionally:
                 return pieces or None
             return chain.encoded_pieces(spec.data_type.filled(spec.shape, spec.fill_value))
 
+        if may_be_new and self.engine.waiting and store.traits.conditional == "service":
+            pieces = change(None)
+            if isinstance(pieces, list) and store.put(key, pieces, if_version=ABSENT):
+                return
         limit = self.engine.meta.chain.largest_stored
         try:
             with ThreadScratch() as scratch:
-                update(self.engine.store, key, change, into=scratch, limit=limit)
+                update(store, key, change, into=scratch, limit=limit)
         except OversizedError as error:
             raise ChunkDecodeError(str(error), codec=chain.codecs[-1].name) from error
 

@@ -234,14 +234,15 @@ def _check_seen(array: Array, metadata: NodeMetadata) -> None:
     array._check_shape(found)
 
 
-def check_to_write(array: Array) -> None:
-    """Raise before a write to a replaced array; an array that is being created has no document yet."""
+def check_to_write(array: Array) -> bool:
+    """Raise before a write to a replaced array; returns whether it is being created, without a document."""
     found = seen.last(array.store, array.path)
     if found is None or not (found.is_new and found.is_recent):
         found = look(array, to_write=True)
     if found.metadata is not None:
         check_place(array, seen.placed_at(array.store, array._key, found.metadata))
         array._check_shape(same(array, found.metadata))
+    return found.metadata is None
 
 
 def check_current(array: Array, version: object | None = None) -> None:
@@ -274,10 +275,11 @@ def _check_known(array: Array) -> None:
     check_place(array, array._known.replaced_at)
 
 
-def confirming(array: Array) -> Callable[[], None]:
+def confirming(array: Array) -> tuple[Callable[[], None], bool]:
     """Raise before a write to a replaced array; returns what raises if it has left its place since.
 
-    Where a look at the document takes as long as storing a unit, there is only the look before the write.
+    Also returns whether the array is being created, so that nobody else writes to it. Where a look at the
+    document takes as long as storing a unit, there is only the look before the write.
     """
     store, known = array.store, array._known
     if store.traits.tells_changes or store.versions([array._key])[0] is not None:
@@ -285,14 +287,13 @@ def confirming(array: Array) -> Callable[[], None]:
             array._check_current()
         else:
             confirm(array)
-        return partial(confirm, array)
+        return partial(confirm, array), known.version is None
     if not answers_at_once(store):
-        array._check_to_write()
-        return lambda: None
+        return lambda: None, array._check_to_write()
     before = versioned(store, array._key)[1]
     if before == ABSENT:
         array._check_not_being_replaced()
-    array._check_to_write()
+    is_new = array._check_to_write()
 
     def look_again() -> None:
         version = versioned(store, array._key)[1]
@@ -301,7 +302,7 @@ def confirming(array: Array) -> Callable[[], None]:
                 raise _vanished(array)
             array._check_to_write()
 
-    return look_again
+    return look_again, is_new
 
 
 def answers_at_once(store: Store) -> bool:

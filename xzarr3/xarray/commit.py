@@ -359,6 +359,7 @@ class Growing(Array):
 
     grown_from: tuple[int, ...] = ()
     """The shape in the document."""
+    _owns_ends = True
 
     def _check_shape(self, found: ArrayMetadata) -> None:
         """Refuse if the stored shape has changed: a writer that replaces an array ignores append leases."""
@@ -369,13 +370,14 @@ class Growing(Array):
                 "length; open it again"
             )
 
-    def _check_to_write(self) -> None:
-        """Check the document. With the lease held and a store with latency, a recent check is reused."""
+    def _check_to_write(self) -> bool:
+        """Check the document, which is there. With the lease held and latency, a recent check is reused."""
         before = seen.last(self.store, self.path)
         is_held = cast("GuardedStore", self.store).is_exclusive
         if not (is_held and self.store.concurrency > 1 and before is not None and before.tells):
             before = freshness.look(self, to_write=True)
         self._check_shape(freshness.same(self, before.metadata))
+        return False
 
     def _check_current(self, version: object | None = None) -> None:
         self._check_to_write()
