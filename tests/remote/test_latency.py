@@ -218,8 +218,8 @@ def test_a_node_is_made_in_few_rounds(zarr_format: Any, first: int, below: int) 
         with store.counted() as count, pytest.raises(error):
             make(path, shape=4)
         assert not count.of("set")
-    # It is staged, and swapped under a lease: a failure leaves the old array.
-    assert asked(store, lambda: make("a", shape=5, overwrite=True))[1] <= 30
+    # It is staged, and swapped under a lease, once nobody sets its values: a failure leaves the old array.
+    assert asked(store, lambda: make("a", shape=5, overwrite=True))[1] <= 31
 
 
 @pytest.mark.parametrize(("zarr_format", "rounds"), [(3, 7), (2, 9)])

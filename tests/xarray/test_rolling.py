@@ -29,6 +29,7 @@ from hypothesis import strategies as st
 import xzarr3
 from xzarr3 import ArgumentError, ChangedError, ConflictError, IncompleteWriteError, to_zarr
 from xzarr3.commit import directory, keys
+from xzarr3.copying import rolling
 from xzarr3.dtypes import Optional, parse_dtype
 from xzarr3.io import native
 from xzarr3.nodes import freshness
@@ -222,6 +223,26 @@ def test_values_set_meanwhile_are_not_lost(
     assert opened(store, group=group).t2m[-4, 0] == 99.0
     assert opened(store, group=group).sizes == rest(way, 12).sizes
     assert xzarr3.check(store).ok
+
+
+@pytest.mark.parametrize("kind", ["memory", "directory", "waiting"])
+@WAYS
+def test_what_is_replaced_after_it_was_looked_at_stays(
+    way: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = WaitingStore() if kind == "waiting" else store_of(kind, tmp_path)
+    archive(way, store, 12)
+    other, plan = read(store) * -1, rolling._Shifting._plan
+
+    def planned(shifting: Any) -> Any:
+        monkeypatch.undo()
+        to_zarr(other, store, mode="w", encoding={"t2m": {"chunks": (12, 2)}})
+        return plan(shifting)
+
+    monkeypatch.setattr(rolling._Shifting, "_plan", planned)
+    with pytest.raises(ConflictError, match="another writer has changed"):
+        roll(way, store, 12)
+    xr.testing.assert_equal(read(store), other)
 
 
 @WAYS

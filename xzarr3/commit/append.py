@@ -23,7 +23,7 @@ from xzarr3._types import AnyArray, Buffer
 from xzarr3.commit.lease import LeaseLostError, release_together
 from xzarr3.commit.length import Length, turn
 from xzarr3.errors import ChangedError, MetadataError, OutcomeUnknownError, SelectionError, StoreError
-from xzarr3.formats import Format, documents
+from xzarr3.formats import Format
 from xzarr3.grid import as_lengths
 from xzarr3.io.selection import basic_selection
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
@@ -162,7 +162,7 @@ class Append:
         array, length = each.array, self._held[each.array.path]
 
         def changed(found: NodeMetadata) -> NodeMetadata:
-            return resized(_of_shape(array, found, each.before.shape), each.after.shape)
+            return resized(_of_shape(array, found, each.before.shape, length), each.after.shape)
 
         return change_document(
             self._store, self._format, array.path, array._key, changed, commit=length.commit
@@ -174,8 +174,6 @@ class Append:
             old, new = each.before.shape, each.after.shape
             try:
                 self._shrink(each)
-            except ChangedError:
-                continue  # Another node has taken its place.
             except (StoreError, MetadataError) as another:
                 error.add_note(
                     f"'{each.array.name}' may have shape {new}, and could not be set back to {old}: "
@@ -184,12 +182,12 @@ class Append:
 
     def _shrink(self, each: _Growing) -> None:
         """Give an array its old shape back, if it has grown and no other writer has changed it since."""
-        array, old = each.array, each.before.shape
+        array, old, length = each.array, each.before.shape, self.lengths[each.array.path]
 
         def changed(found: NodeMetadata) -> NodeMetadata:
-            if isinstance(found, ArrayMetadata) and found.shape == old:
+            if length.is_of_another(found) or (isinstance(found, ArrayMetadata) and found.shape == old):
                 return found
-            return resized(_of_shape(array, found, each.after.shape), old)
+            return resized(_of_shape(array, found, each.after.shape, length), old)
 
         change_document(self._store, self._format, array.path, array._key, changed)
 
@@ -243,10 +241,13 @@ def at_first(array: Array, length: Length) -> ArrayMetadata:
     return same(array, metadata_of(array.format, array.path, values))
 
 
-def _of_shape(array: Array, found: NodeMetadata, shape: tuple[int, ...]) -> ArrayMetadata:
+def _of_shape(array: Array, found: NodeMetadata, shape: tuple[int, ...], length: Length) -> ArrayMetadata:
     """The stored metadata, if they are still of this array and of this shape."""
     stored = same(array, found)
-    check_place(array, None if found.origin is None else documents.placed_at(found.origin.documents))
+    if length.is_of_another(found):
+        raise LeaseLostError(
+            f"array '{array.name}' of {array.store} was replaced while its shape {shape} was being changed"
+        )
     if stored.shape != shape:  # changed by a writer that takes no lease
         raise LeaseLostError(
             f"array '{array.name}' of {array.store} got shape {stored.shape} while its shape {shape} was "
@@ -292,7 +293,6 @@ def _append(array: Array, values: AnyArray, axis: int, deadline: float) -> None:
     try:
         writing.begin(deadline - time.monotonic())
         before = at_first(array, length)
-        check_place(array, documents.replaced_at(length.document))
         shape = _appended(array, values, axis, before.shape)
         after = resized(before, shape)
         writing.grow(array, before, after)
@@ -349,7 +349,7 @@ def _resize(array: Array, shape: tuple[int, ...], deadline: float) -> None:
     length.deadline = deadline
     with length:
         stored = at_first(array, length)
-        check_place(array, documents.replaced_at(length.document))
+        check_place(array, length.placed_at)  # The shape is meant for that array.
         after = resized(stored, shape)
         if array.store.traits.visible == "at commit":
             _resize_at_once(array, stored, after, length)
@@ -380,5 +380,5 @@ def _resize_at_once(array: Array, stored: ArrayMetadata, after: ArrayMetadata, l
 def _say_shape(array: Array, old: tuple[int, ...], new: tuple[int, ...], length: Length) -> None:
     """Change the shape in the document."""
     array._change_document(
-        array._key, lambda found: resized(_of_shape(array, found, old), new), commit=length.commit
+        array._key, lambda found: resized(_of_shape(array, found, old, length), new), commit=length.commit
     )

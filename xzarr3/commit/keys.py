@@ -18,10 +18,20 @@ from functools import partial
 from typing import Any
 
 from xzarr3._types import Buffer
-from xzarr3.commit.lease import NAME, SWAPPING, Lease, holder_at, is_lease, keeps_leases, keys_above
+from xzarr3.commit.lease import (
+    SWAPPING,
+    TAKING,
+    Lease,
+    holder_at,
+    is_lease,
+    keeps_leases,
+    keys_above,
+    lease_key,
+)
 from xzarr3.commit.places import Place, is_own
 from xzarr3.commit.staged import BEGUN, NEW, SWAP, Swap, now
 from xzarr3.commit.transaction import Transaction, finish_above, nodes_at
+from xzarr3.commit.writers import keeps_apart, wait_for_writers
 from xzarr3.errors import StoreCapabilityError, StoreError, listed
 from xzarr3.formats import Format
 from xzarr3.nodes import seen
@@ -123,7 +133,7 @@ class Keys(Transaction):
                 "store that lists all of its keys"
             )
         leaving = _leaving(place, there)
-        away = [*place.in_order(leaving), *self._lost_leases(every, leaving)]
+        away = [*place.in_order(leaving), *self._lost_leases(leaving)]
         self.new = self.new.dated(store, self.stay)
         documents = {
             path: {key: value.decode("utf-8", "surrogatepass") for key, value in own.items()}
@@ -132,8 +142,8 @@ class Keys(Transaction):
         swap = Swap(place.path, self.new.format.zarr_format, away, come, documents)
         with self.noting():
             store.set(f"{self.top}{SWAP}", swap.text())
+            self._say(SWAPPING, every)
             if self.lease is not None:
-                self.lease.say(place.path, SWAPPING, self.top)
                 self._check_alone(every)
         self.is_swapping = True
         if not put_in_place(store, self.new.format, self.top, swap, unchanged=self.unchanged):
@@ -143,6 +153,25 @@ class Keys(Transaction):
             finish_above(store, self.new.format, place.path, nodes_at(store, self.new.format, place.path))
             raise place.changed()
         self.new = replace(self.new, documents=swap.encoded())
+
+    def keep_writers_away(self) -> None:
+        if self.lease is not None and keeps_apart(self.target):
+            self._say(TAKING, keys_at(self.target, self.place.formats, self.place.path))
+
+    def _say(self, state: str, every: set[str]) -> None:
+        """Say what happens to the place, whose keys are ``every``, and wait for who writes values there."""
+        store, place, lease = self.target, self.place, self.lease
+        if lease is None:
+            return
+        lease.say(place.path, state, self.top)
+        if keeps_apart(store):
+            found = (each.place(key) for each in place.formats for key in every)
+            nodes = {each.path for each in found if each is not None}
+            try:
+                wait_for_writers(store, self.new.format, place.path, nodes, self.kept_leases)
+            except StoreError:
+                lease.say(place.path, "", "")
+                raise
 
     def _check_alone(self, every: set[str]) -> None:
         """Raise if another writer is putting a node in its place within this one, or one above it.
@@ -162,12 +191,15 @@ class Keys(Transaction):
             if said.state == SWAPPING and said.is_dead is not True:
                 raise place.changed()
 
-    def _lost_leases(self, every: set[str], leaving: set[str]) -> list[list[str]]:
-        """The leases of nodes that leave: their holders shall not change the new nodes; as in a directory."""
-        own = {self.place.lease().key, *self.kept_leases}
-        others = sorted(key for key in every if is_lease(key) and key not in own)
-        lost = [key for key in others if any(each.startswith(key.removesuffix(NAME)) for each in leaving)]
-        return [lost] if lost else []
+    def _lost_leases(self, leaving: set[str]) -> list[list[str]]:
+        """The leases of nodes that leave: their holders shall not change the new nodes; as in a directory.
+
+        Also those that nobody held a moment ago: who takes one now may still read the old document.
+        """
+        format, own = self.new.format, {self.place.lease().key, *self.kept_leases}
+        found = (each.place(key) for each in self.place.formats for key in leaving)
+        lost = {lease_key(format.keys(each.path).chunks) for each in found if each is not None} - own
+        return [sorted(lost)] if lost else []
 
     @staticmethod
     def finish(store: Store, format: Format, top: str, swap: Swap) -> bool:

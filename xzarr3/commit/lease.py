@@ -53,10 +53,15 @@ PATIENCE = 45.0
 NAME = ".xzarr3-lease"
 """Last part of the key of a lease that is stored at the place of its node."""
 
+SHARED = "-"
+"""Follows :data:`NAME` in keys of leases that many hold at a time, before a name of the writer's own."""
+
 SWAPPING = "swapping"
 """State of a place that holds no whole node, as new values are being put in place of the old one."""
+TAKING = "taking"
+"""State of a place whose values are being taken over to a new node, so that none may change."""
 
-Purpose: TypeAlias = Literal["replace", "resize"]
+Purpose: TypeAlias = Literal["replace", "resize", "write"]
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5  # Seconds
 _ATTEMPTS = 100
@@ -224,7 +229,8 @@ def keeps_leases(store: Store) -> bool:
 
 def is_lease(key: str) -> bool:
     """Whether a key is that of a lease; a lease is no part of its node."""
-    return key.rpartition("/")[2] == NAME
+    name = key.rpartition("/")[2]
+    return name == NAME or name.startswith(NAME + SHARED)
 
 
 def holder_at(store: Store, key: str) -> Holder:

@@ -42,6 +42,7 @@ from xzarr3.errors import (
     levels_to_caller,
 )
 from xzarr3.formats import documents
+from xzarr3.model.metadata import NodeMetadata
 from xzarr3.parallel import pause
 from xzarr3.stores.base import Store, update, versioned
 from xzarr3.stores.locks import key_lock
@@ -93,6 +94,8 @@ class Length:
         """Whether the lease keeps other processes away; otherwise only threads take turns."""
         self.document: Buffer = b""
         """The document as read after the lease was taken."""
+        self.placed_at: float | None = None
+        """When the array was put in its place, by that document."""
         self.read_at = 0.0
         """When the document was read, on the clock of :func:`time.monotonic`."""
         self.store = GuardedStore(store, self)
@@ -122,10 +125,16 @@ class Length:
             if self.is_exclusive and self.lease.displaced is not None:
                 self._set_apart()
             self._read()
+            self.placed_at = documents.replaced_at(self.document)
         except BaseException as error:
             self.__exit__(type(error), error, None)
             raise
         return self
+
+    def is_of_another(self, found: NodeMetadata) -> bool:
+        """Whether stored metadata are of an array that has replaced the one whose document was read."""
+        at = None if found.origin is None else documents.placed_at(found.origin.documents)
+        return (at or 0) > (self.placed_at or 0)
 
     def _read(self) -> None:
         self.read_at = time.monotonic()

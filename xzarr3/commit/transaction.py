@@ -164,7 +164,7 @@ class Transaction(ABC):
     stay: Container[str] = ()
     """Paths of arrays of which all elements stay what they are, though their documents are replaced."""
     kept_leases: Collection[str] = ()
-    """Keys of leases within the old node that are of this writer."""
+    """Keys of leases within the old node, or beside it, that are of this writer."""
     unchanged: Callable[[str | None], bool] | None = None
     """Whether the old node is what it was when values were taken from it. It is asked once no other writer
     looks there: with the folder where it lies aside, or with None where its documents have left. If it has
@@ -203,6 +203,9 @@ class Transaction(ABC):
         NodeExistsError
             If another writer has written to the place since the write was planned.
         """
+
+    def keep_writers_away(self) -> None:  # noqa: B027 - by default nothing is to be done
+        """Let nobody write values in the old node from now on, where nothing else tells that they did."""
 
     @abstractmethod
     def publish(self) -> None:

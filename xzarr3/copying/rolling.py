@@ -38,13 +38,14 @@ from xzarr3.copying.resume import fingerprint
 from xzarr3.copying.settings import Settings
 from xzarr3.copying.tiles import Coords
 from xzarr3.copying.values import ArrayCopy, Means, do_all, element_bytes, most_threads, move_unit
-from xzarr3.errors import ArgumentError, ConflictError
+from xzarr3.errors import ArgumentError, ChangedError, ConflictError
 from xzarr3.grid import RectilinearGrid, Steps
 from xzarr3.groups import Group
 from xzarr3.io.selection import basic_selection
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
-from xzarr3.nodes.freshness import answers_at_once, note_values
+from xzarr3.nodes.freshness import answers_at_once, check_read, note_values
 from xzarr3.nodes.resize import inner_shape, resized
+from xzarr3.parallel import parallel_map
 from xzarr3.progress import Asked, Progress
 from xzarr3.stores import Store, versioned
 
@@ -212,6 +213,12 @@ class _Shifting:
         ]
         means = Means(threads or most_threads(group, store, plan.arrays.values()))
         with write(taken), _without_plan(taken):
+            taken.keep_writers_away()
+            sources = [node for node in self.nodes.values() if isinstance(node, Array)]
+            try:
+                parallel_map(check_read, sources, store.concurrency)
+            except ChangedError as error:  # What is planned is for the nodes that were opened.
+                raise taken.place.changed() from error
             before = self._states(store.folder)
             if store.folder is not None or store.concurrency <= 1:
                 taken.unchanged = lambda folder: self._states(folder) == before

@@ -23,6 +23,7 @@ from xzarr3.commit.lease import LeaseLostError
 from xzarr3.commit.length import GuardedStore
 from xzarr3.commit.replace import transaction, write
 from xzarr3.commit.transaction import NewNode, Transaction, held_in
+from xzarr3.commit.writers import keeps_apart, writing
 from xzarr3.dask.done import WrittenArray, fingerprint
 from xzarr3.dask.plan import BlockWrite
 from xzarr3.dask.sources import ReadLocations, reads_below
@@ -77,6 +78,8 @@ class Commit:
         self._append = Append(self.store, self.format)
         self._growing: list[tuple[Change, Array]] = []
         """Changes of arrays that grow in place, each with the array that it is written through."""
+        self._in_place: list[str] = []
+        """Paths of the arrays of which values are set where they are."""
         self._transactions: list[Transaction] = []
         """Those of new nodes, and of arrays that are replaced as a whole."""
         self._writing = ExitStack()
@@ -189,6 +192,8 @@ class Commit:
             self._growing.append((change, target))
         if isinstance(target, Growing):
             target.grown_from = array.shape
+        if not change.grows:
+            self._in_place.append(array.path)
         self._write(change.data, target, change.region, in_place=not change.grows)
 
     def take_jobs(self) -> list[BlockWrite]:
@@ -221,6 +226,10 @@ class Commit:
     def begin(self) -> None:
         """Take leases and make stages, before any value is stored. After an error here: :meth:`discard`."""
         self._take()
+        if self._in_place and keeps_apart(self.store):
+            key = self._writing.enter_context(writing(self.store, self.format, self.path, self._in_place))
+            for placing in self._transactions:
+                placing.kept_leases = [key]
         self._writing.enter_context(write(*self._transactions))
         if self._append.shapes_come_first:
             self._grow(None)
@@ -233,7 +242,7 @@ class Commit:
             length = append.lengths.get(change.array.path)
             if length is not None:
                 found = at_first(change.array, length)
-                check_unchanged(change.array, found, documents.replaced_at(length.document))
+                check_unchanged(change.array, found, length.placed_at)
         for change, target in self._growing:
             length = append.lengths[target.path]
             target.write_empty_chunks = target.write_empty_chunks or length.keeps_empty
