@@ -22,7 +22,7 @@ fi
 # Left out are comparisons with the zarr engine of xarray 2026.9, which older ones do not have (its encodings, its
 # arguments, booleans that stay booleans), xarray's own tests of it, and two errors that xarray itself raised: for text
 # with a _FillValue, and for negative indices of points selected from points.
-newer="zarr_engine or test_missing_text or test_pointwise_selections_of_selections"
+newer="zarr_engine or test_missing_text or test_selections_of_selections"
 exec "$venv/bin/python" -m pytest -n "${JOBS:-logical}" --maxprocesses 8 --dist worksteal \
     tests/xarray tests/dask tests/codecs tests/formats \
     --ignore tests/xarray/test_xarray_corpus.py --ignore tests/xarray/test_xarray_own.py -k "not ($newer)" "$@"

@@ -273,7 +273,7 @@ def test_labels_without_order_give_no_order_of_stores(labels: list[list[float]],
 @pytest.mark.parametrize("scale", [1.0, -1.0])
 @pytest.mark.parametrize("labels", [[[60.0], [50.0, 40.0], [30.0]], [[30.0], [40.0, 50.0], [60.0]]])
 def test_a_store_with_one_label_lies_as_the_others_do(labels: list[list[float]], scale: float) -> None:
-    packed = {"y": {"dtype": "int16", "scale_factor": scale}}
+    packed = {"y": {"dtype": "int16", "scale_factor": scale, "_FillValue": -999}}
     stores = stores_of([xr.Dataset({"v": ("y", each)}, {"y": each}) for each in labels], packed)
     found = xzarr3.open_mfdataset([stores[1], stores[2], stores[0]])
     np.testing.assert_array_equal(found["v"], np.concatenate(labels))

@@ -198,7 +198,7 @@ def test_group_that_the_consolidated_copy_does_not_know(tmp_path: Path) -> None:
         ours(tmp_path / "a.zarr", group="late", consolidated=True)
 
 
-def test_entry_point(corpus: dict[str, str]) -> None:
+def test_the_entry_point_takes_the_options_of_the_zarr_engine(corpus: dict[str, str]) -> None:
     engine = xr.backends.list_engines()["xzarr3"]
     assert isinstance(engine, Xzarr3BackendEntrypoint)
     assert "xzarr3" in repr(engine)
