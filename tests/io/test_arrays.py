@@ -15,7 +15,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import dask
 import dask.array as da
@@ -83,6 +83,7 @@ class Operations(RuleBasedStateMachine):
     """An array in a store beside one of numpy's, through writes, resizes, appends, reopening and pickling."""
 
     folder: str | None = None
+    older: xzarr3.Array | None = None
     shrunk = False
 
     def __init__(self) -> None:
@@ -168,6 +169,28 @@ class Operations(RuleBasedStateMachine):
         else:
             self.array = xzarr3.open_group(self.array.store, **options)["group/array"]  # type: ignore[assignment]
         self.array.write_empty_chunks = self.keep_empty
+
+    @rule()
+    def keep_a_handle(self) -> None:
+        self.older = xzarr3.open_array(self.array.store, "group/array", mode="r+")
+        self.older.write_empty_chunks = self.keep_empty
+
+    @precondition(lambda self: self.older is not None)
+    @rule(data=st.data())
+    def use_the_older_handle(self, data: st.DataObject) -> None:
+        """It does not know of what was appended, or cut off, since it was opened."""
+        older = cast("xzarr3.Array", self.older)
+        selection = data.draw(selections(older.shape))
+        part = self.model[(*map(slice, older.shape), ...)]
+        if part.shape != older.shape:
+            if older.size:
+                with pytest.raises(StoreError, match="open it again"):
+                    older[...] = older.fill_value
+            return
+        new = data.draw(values(self.data_type, np.shape(part[selection])))
+        older.set(selection, new)
+        part[selection] = new
+        assert same_bits(older.get(), part)
 
     @rule(key=st.text(max_size=3), value=st.integers())
     def set_attribute(self, key: str, value: int) -> None:
