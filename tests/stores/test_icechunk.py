@@ -347,7 +347,8 @@ def test_repository_trace_counts_what_workers_write(repo: Any, client: Any) -> N
         xzarr3.to_zarr(dataset().chunk(time=3), repo, encoding=CHUNKS)
         np.testing.assert_array_equal(xr.open_dataset(repo, engine="xzarr3", chunks={}).t, VALUES)
     assert trace.processes > 1
-    assert (trace.arrays["/t"]["put"], trace.arrays["/t"]["get"]) == (6, 6)
+    # Two of the six units lie at the end of the array, and are looked for before they are stored.
+    assert (trace.arrays["/t"]["put"], trace.arrays["/t"]["get"]) == (6, 8)
 
 
 # Conflicts in repositories

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -28,12 +28,14 @@ from xzarr3.grid import as_lengths
 from xzarr3.io.selection import basic_selection
 from xzarr3.model.metadata import ArrayMetadata, NodeMetadata
 from xzarr3.nodes.consolidated import refresh_copies
-from xzarr3.nodes.documents import change_document
+from xzarr3.nodes.documents import DocumentChange, change_document
 from xzarr3.nodes.find import document_values, metadata_of
 from xzarr3.nodes.freshness import check_place, same, stored_metadata
 from xzarr3.nodes.resize import erase_beyond, resized
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
+from xzarr3.stores.base import update
+from xzarr3.stores.values import Unchanged
 
 if TYPE_CHECKING:
     from xzarr3.arrays import Array
@@ -162,7 +164,7 @@ class Append:
         array, length = each.array, self._held[each.array.path]
 
         def changed(found: NodeMetadata) -> NodeMetadata:
-            return resized(_of_shape(array, found, each.before.shape, length), each.after.shape)
+            return resized(_of_shape(array, found, each.before.shape), each.after.shape)
 
         return change_document(
             self._store, self._format, array.path, array._key, changed, commit=length.commit
@@ -174,6 +176,8 @@ class Append:
             old, new = each.before.shape, each.after.shape
             try:
                 self._shrink(each)
+            except ChangedError:
+                continue  # Another node has taken its place.
             except (StoreError, MetadataError) as another:
                 error.add_note(
                     f"'{each.array.name}' may have shape {new}, and could not be set back to {old}: "
@@ -185,11 +189,19 @@ class Append:
         array, old, length = each.array, each.before.shape, self.lengths[each.array.path]
 
         def changed(found: NodeMetadata) -> NodeMetadata:
-            if length.is_of_another(found) or (isinstance(found, ArrayMetadata) and found.shape == old):
+            if isinstance(found, ArrayMetadata) and found.shape == old:
                 return found
-            return resized(_of_shape(array, found, each.after.shape, length), old)
+            return resized(_of_shape(array, found, each.after.shape), old)
 
-        change_document(self._store, self._format, array.path, array._key, changed)
+        def commit(change: DocumentChange, _: object) -> None:
+            def changed_here(stored: Buffer | None) -> Sequence[Buffer] | Unchanged:
+                if length.is_of_another(stored):
+                    raise ChangedError(f"array '{array.name}' of {array.store} was replaced")
+                return change(stored)
+
+            update(self._store, array._key, changed_here)
+
+        change_document(self._store, self._format, array.path, array._key, changed, commit=commit)
 
     def release(self) -> None:
         """Release the leases, after all is stored."""
@@ -241,13 +253,9 @@ def at_first(array: Array, length: Length) -> ArrayMetadata:
     return same(array, metadata_of(array.format, array.path, values))
 
 
-def _of_shape(array: Array, found: NodeMetadata, shape: tuple[int, ...], length: Length) -> ArrayMetadata:
+def _of_shape(array: Array, found: NodeMetadata, shape: tuple[int, ...]) -> ArrayMetadata:
     """The stored metadata, if they are still of this array and of this shape."""
     stored = same(array, found)
-    if length.is_of_another(found):
-        raise LeaseLostError(
-            f"array '{array.name}' of {array.store} was replaced while its shape {shape} was being changed"
-        )
     if stored.shape != shape:  # changed by a writer that takes no lease
         raise LeaseLostError(
             f"array '{array.name}' of {array.store} got shape {stored.shape} while its shape {shape} was "
@@ -380,5 +388,5 @@ def _resize_at_once(array: Array, stored: ArrayMetadata, after: ArrayMetadata, l
 def _say_shape(array: Array, old: tuple[int, ...], new: tuple[int, ...], length: Length) -> None:
     """Change the shape in the document."""
     array._change_document(
-        array._key, lambda found: resized(_of_shape(array, found, old, length), new), commit=length.commit
+        array._key, lambda found: resized(_of_shape(array, found, old), new), commit=length.commit
     )

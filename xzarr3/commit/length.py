@@ -42,7 +42,6 @@ from xzarr3.errors import (
     levels_to_caller,
 )
 from xzarr3.formats import documents
-from xzarr3.model.metadata import NodeMetadata
 from xzarr3.parallel import pause
 from xzarr3.stores.base import Store, update, versioned
 from xzarr3.stores.locks import key_lock
@@ -131,10 +130,9 @@ class Length:
             raise
         return self
 
-    def is_of_another(self, found: NodeMetadata) -> bool:
-        """Whether stored metadata are of an array that has replaced the one whose document was read."""
-        at = None if found.origin is None else documents.placed_at(found.origin.documents)
-        return (at or 0) > (self.placed_at or 0)
+    def is_of_another(self, document: Buffer | None) -> bool:
+        """Whether a document is that of an array that has replaced the one of which the lease was taken."""
+        return (documents.replaced_at(document) or 0) > (self.placed_at or 0)
 
     def _read(self) -> None:
         self.read_at = time.monotonic()
@@ -172,10 +170,13 @@ class Length:
             If the lease was lost.
         """
         if self.is_exclusive and not self.lease.holds():
-            raise LeaseLostError(
-                f"cannot change key '{self._key}' of {self._store}: another writer changed the length of "
-                "the array or replaced it at the same time"
-            )
+            raise self._lost()
+
+    def _lost(self) -> LeaseLostError:
+        return LeaseLostError(
+            f"cannot change key '{self._key}' of {self._store}: another writer changed the length of "
+            "the array or replaced it at the same time"
+        )
 
     def verify_now_and_then(self) -> None:
         """As :meth:`verify`, but only if the lease was not confirmed recently."""
@@ -243,7 +244,8 @@ class Length:
                 )
             longest = min(2 * longest, _LONGEST_PAUSE)
             self._read()
-            # The document may be that of another node, whose writer took the lease away.
+            if self.is_of_another(self.document):
+                raise self._lost()
             verify = self.verify
             if tells(self.document):  # stored, although the store reported the opposite
                 self.verify()
