@@ -225,6 +225,26 @@ def test_values_set_meanwhile_are_not_lost(
     assert xzarr3.check(store).ok
 
 
+@pytest.mark.parametrize("kind", ["memory", "dictionary", "directory", "waiting", slow("fsspec")])
+def test_labels_are_put_before_those_that_they_were_compared_with(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another dataset of the same shape holds them already."""
+    store = WaitingStore() if kind == "waiting" else store_of(kind, tmp_path)
+    archive("prepend", store, 12)
+    other, shift = months().isel(time=slice(36)), prepend.shift
+    units = {"units": f"days since {TIMES[12]:%Y-%m-%d}", "dtype": "int32"}
+
+    def shifted(*given: Any, **more: Any) -> Any:
+        to_zarr(other, store, mode="w", encoding={"t2m": {"chunks": (12, 2)}, "time": units})
+        return shift(*given, **more)
+
+    monkeypatch.setattr(prepend, "shift", shifted)
+    with pytest.raises(ConflictError, match=r"another writer has .*nothing was written"):
+        roll("prepend", store, 12)
+    xr.testing.assert_identical(read(store), other)
+
+
 @pytest.mark.parametrize("kind", ["memory", "directory", "waiting"])
 @WAYS
 def test_what_is_replaced_after_it_was_looked_at_stays(

@@ -18,9 +18,9 @@ from xzarr3.copying.plan import Source
 from xzarr3.copying.rolling import Shift, shift
 from xzarr3.dask.done import WrittenArray
 from xzarr3.dask.plan import BlockWrite
-from xzarr3.errors import ConflictError
+from xzarr3.errors import ChangedError, ConflictError
 from xzarr3.groups import Group
-from xzarr3.nodes.freshness import same
+from xzarr3.nodes.freshness import check_read, same
 from xzarr3.parallel import parallel_map
 from xzarr3.xarray.commit import check_unchanged
 from xzarr3.xarray.compare import Change, Plan
@@ -90,15 +90,19 @@ class _Prepended:
     def asked(self, group: Group, nodes: Mapping[str, Source]) -> Shift:
         """What changes in the group, if it is still as it was when the plan was made."""
         plan = self.plan
+        try:  # Labels were compared with those of these arrays.
+            parallel_map(check_read, [each.array for each in plan.changes], plan.store.concurrency)
+        except ChangedError as error:
+            raise _changed(group, "an array") from error
         for change in plan.changes:
             node = nodes.get(change.array.basename)
             if not isinstance(node, Array):
-                raise _changed(group, change.array.basename)
+                raise _changed(group, repr(change.array.basename))
             check_unchanged(change.array, same(change.array, node.metadata))
         made = {each.path.rpartition("/")[2]: each for each in plan.added}
         for name in made:
             if name in nodes:
-                raise _changed(group, name)
+                raise _changed(group, repr(name))
         arrays = {name: each.metadata for name, each in made.items()}
         arrays |= {each.array.basename: each.metadata for each in plan.changes if each.rewritten}
         write = partial(self._write, made)
@@ -132,6 +136,6 @@ class _Prepended:
 
 def _changed(group: Group, name: str) -> ConflictError:
     return ConflictError(
-        f"another writer has made or removed {name!r} in '/{group.path}' of {group.store} since this write "
-        "was planned; nothing was written; repeat the call"
+        f"another writer has made, replaced or removed {name} in '/{group.path}' of {group.store} since this "
+        "write was planned; nothing was written; repeat the call"
     )
