@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import shutil
 import time
 import tracemalloc
 import warnings
@@ -24,10 +25,12 @@ from _strategies import array_document
 from _waiting import WaitingStore
 
 import xzarr3
-from xzarr3 import Array, ChangedError, LocalStore, MemoryStore, StoreError
+from xzarr3 import Array, ChangedError, LocalStore, MemoryStore, Store, StoreError
+from xzarr3.commit.directory import Directory
 from xzarr3.dask import from_zarr
 from xzarr3.nodes import seen
 from xzarr3.xarray import to_zarr
+from xzarr3.xarray.variables import Xzarr3DataStore
 
 
 def two_handles(store: xzarr3.Store, data: Any) -> tuple[Array, Array]:
@@ -348,9 +351,6 @@ def test_an_array_that_is_read_as_a_fallback_warns_once() -> None:
     assert json.loads(bytes(store.get("meta/a.array.json")))["data_type"] == named
 
 
-# Dask
-
-
 @pytest.mark.parametrize("how", ["url", slow("store"), slow("ours"), slow("tree")])
 @pytest.mark.parametrize("kind", ["object", "fsspec"])
 def test_names_of_tasks_stay_until_something_is_written_where_stores_cannot_tell(
@@ -483,77 +483,96 @@ def test_arrays_of_consolidated_metadata_are_compared_with_what_is_stored(
     refused(StoreError, lambda: array[:], match="open it again")
 
 
-def _labelled(start: float) -> xr.Dataset:
+def labelled(start: float, names: str = "vw") -> xr.Dataset:
     values = np.arange(4.0) + start
-    return xr.Dataset({"v": ("x", values), "w": ("x", values)}, {"x": values})
+    return xr.Dataset({name: ("x", values) for name in names}, {"x": values}, {"start": start})
 
 
-def _of_mode_w(store: Any, zarr_format: Any) -> None:
-    to_zarr(_labelled(10), store, mode="w", zarr_format=zarr_format)
+def of_mode_w(store: Any, zarr_format: Any) -> None:
+    to_zarr(labelled(10), store, group="g", mode="w", zarr_format=zarr_format)
 
 
-def _of_overwrite(store: Any, zarr_format: Any) -> None:
-    for name, values in _labelled(10).variables.items():
-        there = xzarr3.open_array(store, str(name))
+def of_delete(store: Any, zarr_format: Any) -> None:
+    del xzarr3.open_group(store, mode="r+")["g"]
+    of_mode_w(store, zarr_format)
+
+
+def of_others(store: Any, zarr_format: Any) -> None:
+    """It was removed by somebody who does not know of Zarr."""
+    if isinstance(store, LocalStore):
+        shutil.rmtree(store.root)
+    else:
+        store.erase(*store.list())
+    of_mode_w(store, zarr_format)
+
+
+def of_overwrite(store: Any, zarr_format: Any) -> None:
+    for name, values in labelled(10).variables.items():
+        there = xzarr3.open_array(store, f"g/{name}")
         options: dict[str, Any] = {"attributes": dict(there.attrs), "dimension_names": there.dimension_names}
         made = xzarr3.create_array(
-            store, str(name), data=values.values, fill_value=there.fill_value, zarr_format=zarr_format,
+            store, f"g/{name}", data=values.values, fill_value=there.fill_value, zarr_format=zarr_format,
             overwrite=True, **options,
         )  # fmt: skip
         assert made[:].tolist() == values.values.tolist(), "the handle of the writer goes on"
         made[0] = values.values[0]
 
 
-def _of_copy(store: Any, zarr_format: Any) -> None:
-    other = MemoryStore()
-    to_zarr(_labelled(10), other, zarr_format=zarr_format)
-    xzarr3.copy(other, store, overwrite=True)
+def of_copy(store: Any, zarr_format: Any) -> None:
+    copied = to_zarr(labelled(10), MemoryStore(), zarr_format=zarr_format)
+    xzarr3.copy(copied, store, path="g", overwrite=True)
+
+
+@pytest.fixture(params=["memory", "local", "dict", "fsspec", "waiting"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    return {
+        "memory": MemoryStore, "local": lambda: LocalStore(tmp_path / "s.zarr"), "waiting": WaitingStore,
+        "dict": lambda: MemoryStore({}), "fsspec": lambda: xzarr3.open_store(f"memory://{tmp_path}"),
+    }[request.param]()  # fmt: skip
+
+
+REPLACEMENTS = [of_mode_w, of_delete, of_others, of_overwrite, of_copy]
 
 
 @pytest.mark.parametrize(
-    ("kind", "replaced", "zarr_format", "consolidated"),
-    covering(
-        ["memory", "local", "waiting"],
-        [_of_mode_w, _of_overwrite, _of_copy],
-        [3, 2],
-        [True, False],
-        quick=[(kind, how, 3, True) for kind in ("memory", "local") for how in (_of_mode_w, _of_overwrite)],
-    ),
+    ("replaced", "zarr_format", "consolidated"),
+    covering(REPLACEMENTS, [3, 2, "3-draft"], [True, False], quick=[(how, 3, True) for how in REPLACEMENTS]),
 )
 def test_values_are_not_read_under_labels_of_those_that_they_replaced(
-    kind: str, zarr_format: Any, consolidated: bool, replaced: Any, tmp_path: Path
+    place: Any, zarr_format: Any, consolidated: bool, replaced: Any
 ) -> None:
     """Though all documents stay equal, and again for what replaces that."""
-    store: Any = {"memory": MemoryStore(), "local": LocalStore(tmp_path), "waiting": WaitingStore()}[kind]
-    to_zarr(_labelled(0), store, zarr_format=zarr_format, consolidated=consolidated)
-    options: dict[str, Any] = {"engine": "xzarr3", "consolidated": None if consolidated else False}
+    consolidated = consolidated and zarr_format != "3-draft"
+    told = r"'/g/[vw]' of .*since it was opened.*open it again"
+    to_zarr(labelled(0), place, group="g", zarr_format=zarr_format, consolidated=consolidated)
+    options: dict[str, Any] = {"engine": "xzarr3", "group": "g"}
+    options["consolidated"] = None if consolidated else False
     for _ in range(2):
-        lazy, tasks = (xr.open_dataset(store, chunks=chunks, **options) for chunks in (None, {}))
-        array = xzarr3.open_array(store, "v", mode="r+")
+        lazy, tasks = (xr.open_dataset(place, chunks=chunks, **options) for chunks in (None, {}))
+        array = xzarr3.open_array(place, "g/v", mode="r+")
         sent = pickle.dumps(array)
-        xzarr3.open_array(store, "w", mode="r+").attrs["seen"] = "by nobody"
+        xzarr3.open_array(place, "g/w", mode="r+").attrs["seen"] = "by nobody"
         assert (
             lazy["w"][:2].values.tolist() == tasks["w"][:2].values.tolist() == lazy["x"][:2].values.tolist()
         )
-        del xzarr3.open_array(store, "w", mode="r+").attrs["seen"]
-        replaced(store, zarr_format)
+        del xzarr3.open_array(place, "g/w", mode="r+").attrs["seen"]
+        replaced(place, zarr_format)
         unpickled = pickle.loads(sent)
-        for use in (
-            lazy["v"].load, lazy["w"][:2].load, partial(tasks["v"].compute, scheduler="sync"),
-            partial(array.get, 0), partial(array.set, 0, 1), partial(unpickled.get, ...),
-        ):  # fmt: skip
-            with pytest.raises(ChangedError, match=r"'/[vw]' of .*since it was opened.*open it again"):
-                use()
+        refused(
+            ChangedError, lazy["v"].load, lazy["w"][:2].load, partial(tasks["v"].compute, scheduler="sync"),
+            partial(array.get, 0), partial(array.set, 0, 1), partial(array.resize, 2),
+            partial(unpickled.get, ...), match=told,
+        )  # fmt: skip
         for each in (None, False):
-            found = xr.open_dataset(store, **{**options, "consolidated": each})
-            xr.testing.assert_equal(found.load(), _labelled(10))
+            found = xr.open_dataset(place, **{**options, "consolidated": each})
+            xr.testing.assert_equal(found.load(), labelled(10))
 
 
 def test_a_group_consolidated_after_a_replacement_is_read(tmp_path: Path) -> None:
     """Also if another library has consolidated it, which keeps no time of a replacement."""
     zarr = pytest.importorskip("zarr")
-    to_zarr(_labelled(0), tmp_path, consolidated=False, mode="w")
-    to_zarr(_labelled(0), tmp_path, consolidated=False, mode="w")
+    to_zarr(labelled(0), tmp_path, consolidated=False, mode="w")
+    to_zarr(labelled(0), tmp_path, consolidated=False, mode="w")
     for consolidate in (
         lambda: zarr.consolidate_metadata(tmp_path),
         lambda: xzarr3.consolidate_metadata(tmp_path),
@@ -562,3 +581,84 @@ def test_a_group_consolidated_after_a_replacement_is_read(tmp_path: Path) -> Non
         consolidate()
         with xr.open_dataset(tmp_path, engine="xzarr3", consolidated=True) as found:
             assert found["v"].values.tolist() == [10, 11, 12, 13]
+
+
+def test_a_node_is_moved_and_an_older_one_to_its_place(tmp_path: Path) -> None:
+    root = xzarr3.create_group(tmp_path / "s.zarr")
+    for first in (0, 100):
+        to_zarr(labelled(first), root.store, group=f"n{first}")
+    with xr.open_dataset(root.store, engine="xzarr3", group="n100", chunks=None) as older:
+        root.move("n100", "aside")
+        root.move("n0", "n100")
+        refused(ChangedError, older.load, match=r"'/n100/v' of .* was replaced since it was opened")
+    for path, first in (("n100", 0), ("aside", 100)):
+        with xr.open_dataset(root.store, engine="xzarr3", group=path) as found:
+            assert found.identical(labelled(first))
+    assert not xzarr3.check(root.store).errors
+
+
+def test_a_group_is_replaced_between_its_attributes_and_its_arrays(place: Store) -> None:
+    """Its attributes would be those of one dataset, its variables those of another."""
+    to_zarr(labelled(0), place, group="a")
+    group = xzarr3.open_group(place, "a", use_consolidated=False)
+    to_zarr(labelled(100), place, group="a", mode="w")
+    told = r"group '/a' of .* was replaced since it was opened; open it again"
+    uses = (Xzarr3DataStore(group).get_variables, lambda: xzarr3.copy(group, MemoryStore()))
+    refused(ChangedError, *uses, match=told)
+
+
+def test_a_writer_that_waits_for_another_puts_the_later_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Handles on the other's node compare the dates of both."""
+    reserve, found = Directory._reserve, []
+
+    def reserve_later(self: Directory) -> None:
+        monkeypatch.setattr(Directory, "_reserve", reserve)
+        to_zarr(labelled(100), tmp_path, group="a", mode="w", consolidated=False)
+        found.append(xr.open_dataset(tmp_path, engine="xzarr3", group="a", chunks=None, consolidated=False))
+        found.append(xzarr3.open_array(tmp_path, "a/v"))
+        for known in ("_newest", "_dates"):  # The other is a process of its own.
+            monkeypatch.setattr(seen, known, {})
+        reserve(self)
+
+    to_zarr(labelled(0), tmp_path, group="a", consolidated=False)
+    monkeypatch.setattr(Directory, "_reserve", reserve_later)
+    to_zarr(labelled(200), tmp_path, group="a", mode="w", consolidated=False)
+    refused(ChangedError, found[0].load, lambda: found[1][:])
+
+
+@pytest.mark.parametrize("times", [1, 99])
+def test_a_group_below_is_replaced_while_a_tree_is_read(tmp_path: Path, times: int) -> None:
+    """What was listed of the old group may not be there any more: the tree would lack it."""
+    left = times
+
+    class Meanwhile(LocalStore):
+        def list_dir(self, prefix: str) -> Any:
+            nonlocal left
+            found = super().list_dir(prefix)
+            if prefix == "g/a/" and left:
+                left -= 1
+                new = labelled(100 + left, "w")
+                to_zarr(new, LocalStore(tmp_path), group="g/a", mode="w", consolidated=False)
+            return found
+
+    to_zarr(labelled(0), LocalStore(tmp_path), group="g/a", consolidated=False)
+    root = xzarr3.open_group(Meanwhile(tmp_path), use_consolidated=False)
+    if times > 1:
+        refused(ChangedError, lambda: dict(root.members(None)), match=r"groups below '/' of .* were replaced")
+    else:
+        found = dict(root.members(None))
+        assert {*found} == {"g", "g/a", "g/a/x", "g/a/w"}
+        assert found["g/a"].attrs["start"] == 100
+
+
+def test_copies_that_are_returned_are_read_and_listed(place: Store) -> None:
+    """Their metadata were read from documents of another store, which tell when that was written."""
+    source = to_zarr(labelled(0), MemoryStore())
+    for overwrite in (False, True):
+        copied = xzarr3.copy(source, place, path="b", overwrite=overwrite)
+        assert xr.open_dataset(copied, engine="xzarr3").identical(labelled(0))
+        array = xzarr3.copy(source["v"], place, path="c", overwrite=overwrite)
+        array[0] = 5
+        assert array[:2].tolist() == [5, 1]
