@@ -1,4 +1,4 @@
-"""Groups: what they hold, their attributes and consolidated metadata, and what may not be erased."""
+"""Groups: what they hold, under the names of zarr-python too, their attributes and consolidated metadata."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents, refused
+from _slow import slow_but
 from _strategies import array_document, attempt
 from _things import Thing
 from _waiting import WaitingStore
@@ -69,20 +71,31 @@ def test_nesting(store: xzarr3.Store) -> None:
     root = xzarr3.open(store)
     assert isinstance(root, xzarr3.Group)
     assert root.read_only is root["g"].read_only is root["a"].read_only is True
-    assert (sorted(root), len(root), sorted(root["g"])) == (["a", "empty", "g"], 3, ["h", "x"])
     assert root["g/h/y"].shape == (2, 2)
     assert root["/g/h/y/"].path == "g/h/y"
     assert root["g"]["h"]["y"].name == "/g/h/y"
-    assert [name for name, _ in root.arrays()] == ["a"]
-    assert sorted(name for name, _ in root.groups()) == ["empty", "g"]
-    for depth, below in ((0, []), (1, ["g/h", "g/x"]), (None, ["g/h", "g/h/y", "g/x"])):
-        members = dict(root.members(max_depth=depth))
-        assert sorted(members) == ["a", "empty", "g", *below]
-        assert all(node.path == path for path, node in members.items())
-    assert sorted(root.keys()) == sorted(name for name, _ in root.items())
-    assert {node.path for node in root.values()} == {"a", "empty", "g"}
+    writable = xzarr3.open_group(store, mode="r+")
+    for group in (root, writable, writable.consolidate()):
+        assert (sorted(group), len(group), sorted(group["g"])) == (["a", "empty", "g"], 3, ["h", "x"])
+        assert [name for name, _ in group.arrays()] == [*group.array_keys()] == ["a"]
+        assert sorted(name for name, _ in group.groups()) == sorted(group.group_keys()) == ["empty", "g"]
+        assert [each.name for each in group.array_values()] == ["/a"]
+        assert sorted(each.name for each in group.group_values()) == ["/empty", "/g"]
+        for depth, below in ((0, []), (1, ["g/h", "g/x"]), (None, ["g/h", "g/h/y", "g/x"])):
+            members = dict(group.members(max_depth=depth))
+            assert sorted(members) == ["a", "empty", "g", *below]
+            assert all(node.path == path for path, node in members.items())
+        assert (group.nmembers(), group.nmembers(None)) == (3, 6)
+        assert sorted(group.keys()) == sorted(name for name, _ in group.items())
+        assert {node.path for node in group.values()} == {"a", "empty", "g"}
+        assert group._ipython_key_completions_() == ["a", "empty", "g"]
+        assert "1 array, 2 groups" in group.info
     assert xzarr3.open_group(store, "g", mode="r+")["x"].read_only is False
+    assert root.get_array("g/x").shape == (4,)
     refused(TypeError, lambda: xzarr3.open_array(store, "g"), lambda: xzarr3.open_group(store, "a"))
+    refused(NodeTypeError, lambda: root.get_array("g"), lambda: root.get_group("a"))
+    place = root.store_path / "a" / "b"
+    assert (place.store, place.path, str(place)) == (store, "a/b", f"{store}/a/b")
 
 
 def test_modes(store: xzarr3.Store) -> None:
@@ -245,6 +258,7 @@ def test_attributes_are_written_at_once(store: xzarr3.Store) -> None:
         attributes = node.attrs
         attributes.clear()
         attributes["a"] = 1
+        assert dict(node.update_attributes({"e": 1}).attrs) == {"a": 1, "e": 1}
         attributes.update(b=[1, {"c": None}], a=2)
         attributes.update({"d": "é"})
         attributes.update([("e", 1.5)])
@@ -255,6 +269,7 @@ def test_attributes_are_written_at_once(store: xzarr3.Store) -> None:
         assert document(store, node.path)["attributes"] == expected
         assert dict(xzarr3.open(store, node.path).attrs) == expected
         assert repr(attributes) == repr(expected)
+        refused(MetadataError, partial(node.update_attributes, {"a": 5, "n": np.nan}))
         assert attributes.pop("f") is True
         attributes.put({"only": 1})
         assert dict(xzarr3.open(store, node.path).attrs) == {"only": 1}
@@ -550,6 +565,7 @@ def test_read_only_groups(store: xzarr3.Store) -> None:
             partial(root.__delitem__, "a"),
             partial(root.attrs.update, a=1),
             partial(root["g"].attrs.put, {}),
+            partial(root.update_attributes, {}),
             partial(root["g"].create_group, "n"),
             partial(root["a"].resize, 1),
             root.consolidate,
@@ -610,3 +626,171 @@ def test_neither_a_file_nor_a_directory_for_a_document_is_a_group(tmp_path: Path
         refused(StoreError, lambda place=place: xzarr3.create_group(place))
     refused((StoreError, NodeExistsError), lambda: xzarr3.create_group(tmp_path / "file.nc", overwrite=True))
     assert (tmp_path / "file.nc").read_bytes() == b"CDF"
+
+
+def test_values_are_set_as_arrays(store: xzarr3.Store) -> None:
+    root = xzarr3.group(store)
+    root["x"] = np.arange(3)
+    root["deep/y"] = [[1.5], [2.5]]
+    root["s"] = 3.5
+    root["lazy"] = da.ones((10,), chunks=4)
+    root["named"] = xr.DataArray([1, 2], dims="time", attrs={"units": "K"})
+    root["x"] = root["x"]
+    root["lazy"] = xzarr3.from_zarr(root["lazy"]) + 1
+    found = {path: node[...].tolist() for path, node in root.members(None) if path != "deep"}
+    expected = {"x": [0, 1, 2], "deep/y": [[1.5], [2.5]], "s": 3.5, "lazy": [2.0] * 10, "named": [1, 2]}
+    assert (found, root["lazy"].chunks) == (expected, (4,))
+    assert (root["named"].dimension_names, dict(root["named"].attrs)) == (("time",), {"units": "K"})
+    root["x"] = np.ones(5, "f4")
+    assert (root["x"].shape, root["x"].dtype) == ((5,), "f4")
+
+
+def test_what_cannot_be_set_changes_nothing(store: xzarr3.Store) -> None:
+    root = xzarr3.group(store)
+    root["x"] = np.arange(3)
+    root.create_group("g/h")
+    before = contents(store)
+    for name in ("g", "x/y"):
+        with pytest.raises(NodeTypeError):
+            root[name] = 1
+    for values in ({"a": 1}, None, [[1], [2, 3]]):
+        with pytest.raises(MetadataError):
+            root["x"] = values
+    assert contents(store) == before
+    with pytest.raises(ReadOnlyError):
+        xzarr3.open_group(store)["x"] = 1
+
+
+def test_names_are_listed_whatever_codecs_the_arrays_have(store: xzarr3.Store) -> None:
+    root = xzarr3.group(store)
+    root["x"] = 1
+    text = bytes(store.get("x/zarr.json") or b"").replace(b'"zstd"', b'"unknown"')
+    store.set("y/zarr.json", text)
+    assert sorted(root.array_keys()) == ["x", "y"]
+    refused(MetadataError, lambda: list(root.array_values()), match="unknown")
+    store.set("z/zarr.json", b"{")
+    refused(MetadataError, lambda: list(root.array_keys()), match="z")
+
+
+def test_an_array_that_is_required_keeps_its_values(store: xzarr3.Store) -> None:
+    root = xzarr3.group(store)
+    made = root.require_array("x", shape=(4,), dtype="f4", chunks=2)
+    made[:] = 5
+    assert root.require_array("x", shape=4, dtype="f8")[:].tolist() == [5.0] * 4
+    assert root.require_array("x", shape=4, dtype="f4", exact=True).chunks == (2,)
+    for wrong in ({"shape": 5}, {"shape": 4, "dtype": "i2"}, {"shape": 4, "dtype": "f8", "exact": True}):
+        with pytest.raises(NodeTypeError, match="array '/x'"):
+            root.require_array("x", **wrong)
+    assert root.require_array("y", shape=2).dtype == "f8"
+    assert root.create_dataset("d", (2, 2), "i2", chunks=1).chunks == (1, 1)
+    assert root.create_dataset("e", data=[1, 2])[:].tolist() == [1, 2]
+    assert xzarr3.create_array(store, name="a/b", shape=1, dtype="int8").path == "a/b"
+    with pytest.raises(TypeError, match="give one of them"):
+        xzarr3.create_array(store, "a", name="c", shape=1, dtype="int8")
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_saving_does_not_replace_by_mistake(store: xzarr3.Store, zarr_format: Any) -> None:
+    xzarr3.save(store, a=[1, 2], zarr_format=zarr_format)
+    before = contents(store)
+    for arrays, named in ((([5],), {}), (([5], [6]), {}), ((), {"b": [5]})):
+        with pytest.raises(NodeExistsError, match="overwrite=True"):
+            xzarr3.save(store, *arrays, **named)
+    bad = {"c": [1], "d": np.array([object()])}
+    for wrong in (bad, {"x": [3], "x/y": [4]}, {"path": "g", "y": [[1], []]}):
+        with pytest.raises((MetadataError, NodeTypeError)):  # All values are checked first.
+            xzarr3.save_group(store, overwrite=True, zarr_format=zarr_format, **wrong)
+    assert contents(store) == before
+    xzarr3.save_group(store, overwrite=True, **{"a/b": [3], "c": [4.5]})
+    found = {path: node[...].tolist() for path, node in xzarr3.open_group(store).members(None) if path != "a"}
+    assert found == {"a/b": [3], "c": [4.5]}
+
+
+def test_loading_an_array_or_a_group(store: xzarr3.Store) -> None:
+    xzarr3.save(store, [1, 2], [[3.5]], mask=[True], path="p")
+    group = xzarr3.open_group(store, "p", mode="r+")
+    group.create_group("below")
+    found = {name: values.tolist() for name, values in xzarr3.load(store, "p").items()}
+    assert found == {"arr_0": [1, 2], "arr_1": [[3.5]], "mask": [True]}
+    assert isinstance(xzarr3.load(store, "p/arr_0"), np.ndarray)
+    refused(xzarr3.NodeNotFoundError, lambda: xzarr3.load(store, "q"))
+    assert xzarr3.tree(store, "p") == group.tree() == xzarr3.tree(xzarr3.open_group(store), "p")
+
+
+SOURCES: dict[str, dict[str, Any]] = {
+    "plain": {"chunks": (3, 4)},
+    "sharded": {"chunks": (2, 4), "shards": (6, 8)},
+    "rectilinear": {"chunks": ([2, 7, 1], 4)},
+    "shards of several lengths": {"chunks": (1, 4), "shards": ([2, 7, 1], 8)},
+    "version 2": {"chunks": (3, 4), "zarr_format": 2, "order": "F"},
+    "version 2, packed": {
+        "chunks": 4, "zarr_format": 2, "filters": [{"id": "shuffle", "elementsize": 4}],
+        "compressors": "numcodecs.zlib",
+    },
+    "turned": {"chunks": 4, "order": "F", "compressors": "blosc"},
+}  # fmt: skip
+TAKEN: dict[str, dict[str, Any]] = {
+    "all": {},
+    "chunks": {"chunks": 5, "shards": None},
+    "shards": {"chunks": (2, 4), "shards": (4, 12)},
+    "type": {"dtype": "f8"},
+    "fill value": {"fill_value": 9},
+    "codecs": {"compressors": None, "filters": None},
+    "format": {"zarr_format": 3, "shards": None, "chunks": 6},
+}
+
+
+@pytest.mark.parametrize("taken", slow_but(TAKEN, "all", "chunks", "format"))
+@pytest.mark.parametrize("source", SOURCES)
+def test_arrays_from_arrays_hold_the_same(tmp_path: Path, source: str, taken: str) -> None:
+    made = xzarr3.create_array(
+        tmp_path / "a", shape=(10, 12), dtype="f4", fill_value=-1, dimension_names=("y", "x"),
+        attributes={"units": "K"}, **SOURCES[source],
+    )  # fmt: skip
+    made[3:8, :7] = np.arange(35).reshape(5, 7)
+    if taken == "shards" and "version 2" in source:
+        with pytest.raises(MetadataError, match="accepted: no shards"):
+            xzarr3.from_array(tmp_path / "b", data=made, **TAKEN[taken])
+        assert not (tmp_path / "b").exists()
+        return
+    again = xzarr3.from_array(tmp_path / "b", data=made, **TAKEN[taken])
+    np.testing.assert_array_equal(again[...], made[...])
+    assert (dict(again.attrs), again.dimension_names) == ({"units": "K"}, ("y", "x"))
+    if taken == "all":
+        assert repr(again.metadata.codecs) == repr(made.metadata.codecs)
+        assert (again.chunks, again.shards, again.zarr_format) == (made.chunks, made.shards, made.zarr_format)
+        assert set(contents(again.store)) == set(contents(made.store))
+    like = xzarr3.empty_like(made)
+    assert (like.chunks, like.shards, like.order, like.dtype) == (made.chunks, made.shards, made.order, "f4")
+    assert (like.fill_value, dict(like.attrs), like.dimension_names) == (-1, {}, None)
+
+
+def test_counts_of_arrays_and_of_what_is_copied() -> None:
+    array = xzarr3.zeros((10, 12), chunks=(2, 3), shards=(4, 6), dtype="i2")
+    assert (array.cdata_shape, array.nchunks) == ((5, 4), 20)
+    assert (array.shard_grid_shape, array.nshards) == ((3, 2), 6)
+    assert array.nchunks_initialized == 0
+    array[9, 0] = 1
+    assert array.nchunks_initialized == 2  # A shard of four chunks, two of which are beyond the end.
+    array[...] = 1
+    assert array.nchunks_initialized == array.nchunks
+    assert xzarr3.zeros((), dtype="i2").nchunks == 1
+    assert xzarr3.zeros((0, 3), chunks=1).nchunks == 0
+    huge = xzarr3.zeros((10**6, 10**6), chunks=(1000, 1000), dtype="i1")
+    huge[5, 5] = 1
+    again = xzarr3.from_array(None, data=huge)
+    assert (again.nchunks_initialized, again[5, 5], again[6, 6]) == (1, 1, 0)
+
+
+def test_datasets_open_under_the_names_of_xarray(tmp_path: Path) -> None:
+    dataset = xr.Dataset({"t": (("time", "x"), np.arange(12.0).reshape(4, 3))}, coords={"x": [1, 2, 3]})
+    xzarr3.to_zarr(dataset, tmp_path)
+    xzarr3.to_zarr(dataset + 1, tmp_path, group="a/b", mode="a")
+    xr.testing.assert_identical(xzarr3.open_zarr(tmp_path).compute(), dataset)
+    xr.testing.assert_equal(xzarr3.open_zarr(tmp_path, "a/b").compute(), dataset + 1)
+    assert xzarr3.open_zarr(tmp_path, chunks=None).t.chunks is None
+    assert xzarr3.open_zarr(tmp_path).t.chunks == ((4,), (3,))
+    tree = xzarr3.open_datatree(tmp_path)
+    assert tree.groups == ("/", "/a", "/a/b")
+    xr.testing.assert_equal(tree["a/b"].to_dataset().compute(), dataset + 1)
+    assert xzarr3.open_datatree(tmp_path, chunks=None, group="a")["b/t"].chunks is None

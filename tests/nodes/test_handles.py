@@ -485,7 +485,7 @@ def test_arrays_of_consolidated_metadata_are_compared_with_what_is_stored(
 
 def labelled(start: float, names: str = "vw") -> xr.Dataset:
     values = np.arange(4.0) + start
-    return xr.Dataset({name: ("x", values) for name in names}, {"x": values}, {"start": start})
+    return xr.Dataset(dict.fromkeys(names, ("x", values)), {"x": values}, {"start": start})
 
 
 def of_mode_w(store: Any, zarr_format: Any) -> None:
