@@ -330,9 +330,8 @@ def test_a_swap_in_which_a_value_cannot_be_read_is_ended_later() -> None:
     store, caught = failed_within_swap()
     assert "xzarr3.recover(store)" in caught.value.__notes__[0]
     assert "/new/" not in str(caught.value)
-    for act in (lambda: values(store), lambda: xzarr3.open_array(store, "u"), lambda: xzarr3.open(store)):
-        with pytest.raises(xzarr3.IncompleteWriteError, match=r"recover\(store\)"):
-            act()
+    asks = (lambda: values(store), lambda: xzarr3.open_array(store, "u"), lambda: xzarr3.open(store))
+    refused(xzarr3.IncompleteWriteError, *asks, match=r"recover\(store\)")
     refused(StoreError, lambda: xzarr3.recover(store), match="it has no value")
     store.hides = lambda key: False
     assert xzarr3.recover(store) == ["/"]
@@ -357,10 +356,8 @@ def as_it_is(store: Store, group: str | None = None) -> Any:
     try:
         found = opened(store, group).load()
     except xzarr3.IncompleteWriteError as error:
-        names_all = all(
-            part in str(error) for part in (f"process {os.getpid()}", "has failed", "recover(store)")
-        )
-        return "incomplete" if names_all else str(error)
+        told = (f"process {os.getpid()}", "has failed", "recover(store)")
+        return "incomplete" if all(part in str(error) for part in told) else str(error)
     except (xzarr3.NodeNotFoundError, KeyError):
         return "nothing"
     return {str(name): array.values.tolist() for name, array in found.items()}
@@ -444,24 +441,22 @@ def test_a_write_killed_at_any_change_leaves_the_old_the_new_or_a_swap_that_can_
 
 @pytest.mark.parametrize("kind", ["keys", "directory"])
 def test_who_comes_within_a_swap_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    store: Store = MemoryStore() if kind == "keys" else LocalStore(tmp_path)
+    store: Store = (
+        MemoryStore() if kind == "keys" else LocalStore(tmp_path).with_traits(conflict_deadline=0.1)
+    )
     copy, looks = keys._copy, 0
 
     def look() -> None:
         nonlocal looks
         looks += 1
-        told = f"process {os.getpid()} of host .* is running.* wait until it has ended"
-        for act in (
-            lambda: xzarr3.open(store),
-            lambda: xzarr3.open_array(store, "t"),
-            lambda: xzarr3.create_group(store),
-            lambda: xzarr3.create_array(store, "new/q", shape=3, dtype="f8"),
-        ):
-            with pytest.raises(xzarr3.IncompleteWriteError, match=told):
-                act()
-        for act in (lambda: xzarr3.recover(store), lambda: to_zarr(filled(7), store, mode="w")):
-            with pytest.raises(NodeExistsError, match="another writer is writing"):
-                act()
+        refused(
+            xzarr3.IncompleteWriteError,
+            *(partial(xzarr3.open, store), partial(xzarr3.open_array, store, "t")),
+            *(partial(make, store, group) for make, group in ((MAKES[0], ""), (MAKES[2], "new"))),
+            match=f"process {os.getpid()} of host .* is running.* wait until it has ended",
+        )
+        again = (lambda: xzarr3.recover(store), lambda: to_zarr(filled(7), store, mode="w"))
+        refused(NodeExistsError, *again, match="another writer is writing")
 
     to_zarr(filled(1), store)
     if kind == "keys":
@@ -498,13 +493,9 @@ def test_a_lease_that_cannot_be_read_hides_no_absence() -> None:
 
     store = Dotted()
     group = xzarr3.create_group(store)
+    asks = (partial(xzarr3.open, store, "a"), partial(group.__getitem__, "a"))
     told = "writer is just replacing it cannot be read: cannot read key"
-    refused(
-        xzarr3.NodeNotFoundError,
-        partial(xzarr3.open, store, "a"),
-        partial(group.__getitem__, "a"),
-        match=told,
-    )
+    refused(xzarr3.NodeNotFoundError, *asks, match=told)
 
 
 def test_chunks_without_documents_are_only_taken_by_their_own_array() -> None:
@@ -546,17 +537,14 @@ def test_a_copy_reserves_its_place() -> None:
     to_zarr(filled(1), source)
     other = Lease(target, lease_key(""), "replace")
     other.reserve("")
-    for overwrite in (False, True):
-        with pytest.raises(NodeExistsError, match="another writer is writing"):
-            xzarr3.copy(source, target, overwrite=overwrite)
+    copies = (partial(xzarr3.copy, source, target, overwrite=overwrite) for overwrite in (False, True))
+    refused(NodeExistsError, *copies, match="another writer is writing")
     other.release()
     xzarr3.copy(source, target, overwrite=True)
     assert values(target) == [1, 1, 1, 1]
 
 
 WITHIN = ("t/.DS_Store", "t/c/.nfs0001", "t/c/00", "t/plot.png", "u/notes.txt", "u/c/notes", "u/.zattrs")
-
-
 T_ALONE = {"t/zarr.json", "t/c/0"}
 OVERWRITING: dict[str, tuple[Callable[[Any], object], set[str], str]] = {
     "to_zarr": (lambda store: to_zarr(filled(1), store, mode="w"), T_ALONE, "tu"),
@@ -622,33 +610,33 @@ def interrupted(n: int, act: Callable[[], object]) -> bool:
     return True
 
 
-def root_and(options: dict[str, Any], **overwriting: Any) -> tuple[Callable[[Path], object], ...]:
-    """Makes a dataset; replaces it; and tells which there is."""
-    return (
-        lambda root: to_zarr(filled(1, "t", "u"), root, **options),
-        lambda root: to_zarr(filled(2, "t", "v"), root, **{**options, "mode": "w", **overwriting}),
-        lambda root: as_it_is(LocalStore(root), options.get("group")),
-    )
+REPLACED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    # The options of what is there, and what is other for what replaces it.
+    "root": ({}, {}), "consolidated, version 2": ({"zarr_format": 2, "consolidated": True}, {}),
+    "another format": ({"zarr_format": 2}, {"zarr_format": 3}), "draft": ({"zarr_format": "3-draft"}, {}),
+    "group": ({"group": "deep/below", "consolidated": True}, {}), "resumed": ({}, {"resume": True}),
+    "copy": ({}, {}), "nothing there": ({}, {"mode": "w-"}),
+}  # fmt: skip
 
 
-REPLACED: dict[str, tuple[Callable[[Path], Any], ...]] = {
-    "root": root_and({}),
-    "consolidated, version 2": root_and({"zarr_format": 2, "consolidated": True}),
-    "another format": root_and({"zarr_format": 2}, zarr_format=3),
-    "draft": root_and({"zarr_format": "3-draft"}),
-    "group": root_and({"group": "deep/below", "consolidated": True}),
-    "resumed": root_and({}, resume=True),
-    "copy": (
-        root_and({})[0],
-        lambda root: xzarr3.copy(to_zarr(filled(2, "t", "v"), MemoryStore()), root, overwrite=True),
-        lambda root: as_it_is(LocalStore(root)),
-    ),
-    "nothing there": (
-        lambda root: root.mkdir(),
-        lambda root: to_zarr(filled(2, "t", "v"), root),
-        lambda root: OLD if as_it_is(LocalStore(root)) == "nothing" else NEW,
-    ),
-}
+def prepare(how: str, root: Path) -> None:
+    if how == "nothing there":
+        root.mkdir()
+    else:
+        to_zarr(filled(1, "t", "u"), root, **REPLACED[how][0])
+
+
+def replace(how: str, root: Path) -> None:
+    if how == "copy":
+        xzarr3.copy(to_zarr(filled(2, "t", "v"), MemoryStore()), root, overwrite=True)
+    else:
+        options, others = REPLACED[how]
+        to_zarr(filled(2, "t", "v"), root, **{"mode": "w", **options, **others})
+
+
+def found(how: str, root: Path) -> Any:
+    there = as_it_is(LocalStore(root), REPLACED[how][0].get("group"))
+    return OLD if (how, there) == ("nothing there", "nothing") else there
 
 
 @pytest.mark.slow
@@ -666,30 +654,29 @@ def test_a_write_to_a_directory_killed_at_any_change_leaves_the_old_or_the_new(
     tmp_path: Path, how: str, then: str, ended: Callable[[int, Callable[[], object]], bool]
 ) -> None:
     """Whoever opens it next finds one of them, and every foreign file; nothing is left in the end."""
-    prepare, write, found = REPLACED[how]
     below = "deep/below/" if how == "group" else ""
     foreign = {below + name: value for name, value in BESIDE.items() if how != "nothing there"}
     seen = []
     for n in itertools.count():
         root = tmp_path / str(n)
-        prepare(root)
+        prepare(how, root)
         for name, value in foreign.items():
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(value)
-        killed = ended(n, lambda root=root: write(root))  # type: ignore[misc]
+        killed = ended(n, partial(replace, how, root))
         lost = {value for name, value in foreign.items() if not (root / name).exists()}
         assert not lost, "what is no part of a hierarchy is never moved"
         if then == "open":
-            there = found(root)
+            there = found(how, root)
             assert there in (OLD, NEW), (n, there)
             seen.append("old" if there == OLD else "new")
         if then == "write":
             options: Any = {"group": below.strip("/") or None, "resume": how == "resumed"}
             to_zarr(filled(2, "t", "v"), root, mode="w", **options)
-            assert found(root) == NEW
+            assert found(how, root) == NEW
             assert {name: (root / name).read_bytes() for name in foreign} == foreign, n
         xzarr3.recover(root)
-        assert found(root) in (OLD, NEW)
+        assert found(how, root) in (OLD, NEW)
         assert {name: (root / name).read_bytes() for name in foreign} == foreign, n
         grow_old(root, 1.1)
         xzarr3.recover(root)
@@ -705,23 +692,22 @@ def test_a_write_to_a_directory_killed_at_any_change_leaves_the_old_or_the_new(
 @forks
 @pytest.mark.parametrize("how", ["root", "group"])
 def test_who_finishes_a_swap_may_be_killed_anywhere(tmp_path: Path, how: str) -> None:
-    prepare, write, found = REPLACED[how]
     root = tmp_path / "killed"
     notes = ("" if how == "root" else "deep/below/") + "notes.txt"
     for n in itertools.count():
-        prepare(root)
+        prepare(how, root)
         (root / notes).write_text("mine")
-        assert killed_in_fork(n, lambda: write(root))
+        assert killed_in_fork(n, partial(replace, how, root))
         if list(root.glob(".xzarr3-staged-*/old/**/zarr.json")):
             break
         shutil.rmtree(root)
     for n in itertools.count():
         again = tmp_path / str(n)
         shutil.copytree(root, again)
-        killed = killed_in_fork(n, lambda again=again: found(again))  # type: ignore[misc]
-        assert found(again) == NEW
+        killed = killed_in_fork(n, partial(found, how, again))
+        assert found(how, again) == NEW
         xzarr3.recover(again)
-        assert found(again) == NEW
+        assert found(how, again) == NEW
         assert (again / notes).read_text() == "mine"
         assert not list(again.glob(".xzarr3-staged*"))
         if not killed:
@@ -829,9 +815,8 @@ def test_a_damaged_list_of_a_swap_blocks_no_other_group(tmp_path: Path) -> None:
         if json.loads(swap_list.read_text())["path"] == "a":
             swap_list.write_bytes(b"")
     to_zarr(filled(3), tmp_path, group="other", mode="w")
-    for act in (lambda: to_zarr(filled(3), tmp_path, group="a", mode="w"), lambda: xzarr3.recover(tmp_path)):
-        with pytest.raises(StoreError, match=r"swap' does not list .* copy good values t"):
-            act()
+    acts = (lambda: to_zarr(filled(3), tmp_path, group="a", mode="w"), lambda: xzarr3.recover(tmp_path))
+    refused(StoreError, *acts, match=r"swap' does not list .* copy good values t")
     assert (tmp_path / "b" / "zarr.json").exists(), "what is not damaged was finished"
     assert values(tmp_path, "b") == [2, 2, 2, 2]
 
