@@ -15,22 +15,17 @@ import msgspec
 import numpy as np
 import pytest
 import xarray as xr
+from _archives import archive, disturb, months, read, roll
 from _conformance import contents, refused
 from _killed import forget_process, killed_everywhere, left, opened
+from _waiting import WaitingStore
 from dask import delayed
 
 import xzarr3
-from xzarr3 import (
-    ConflictError,
-    IncompleteWriteError,
-    MemoryStore,
-    NodeExistsError,
-    Store,
-    StoreError,
-    to_zarr,
-)
+from xzarr3 import ConflictError, IncompleteWriteError, MemoryStore, NodeExistsError, StoreError, to_zarr
 from xzarr3.commit import keys, lease, recover
 from xzarr3.commit.keys import Keys
+from xzarr3.commit.lease import Holder
 from xzarr3.errors import StoreCapabilityError
 from xzarr3.stores import ANY
 
@@ -155,9 +150,8 @@ def test_what_begins_to_be_swapped_meanwhile_is_put_in_place(monkeypatch: pytest
     to_zarr(dataset(0), store)
     failed(store)
     holder_at = lease.holder_at
-    monkeypatch.setattr(
-        recover, "holder_at", lambda *at: replace(holder_at(*at), state="")
-    )  # A moment before.
+    # A moment before it was said.
+    monkeypatch.setattr(recover, "holder_at", lambda *at: replace(holder_at(*at), state=""))
     assert xzarr3.recover(store) == ["/"]
     assert opened(store).identical(dataset(1))
     assert not left(store)
@@ -276,7 +270,7 @@ def two_arrays(store: Any) -> Any:
 
 
 @pytest.mark.parametrize("how", WAYS)
-def test_failures_leave_the_old(how: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_leave_the_old(how: str, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     before = contents(two_arrays(store))
     with monkeypatch.context() as patch:
         for name in (
@@ -303,7 +297,7 @@ def test_a_kill_anywhere_leaves_the_old_node_the_new_one_or_none(how: str) -> No
         assert _plain(store) in ([_plain(first)] if killed else []) + [_plain(whole)]
 
 
-def _plain(store: Store) -> dict[str, bytes]:
+def _plain(store: Any) -> dict[str, bytes]:
     """Contents without leases, and without the spaces that tell new documents from equal old ones."""
     return {key: value.rstrip(b" \t") for key, value in contents(store).items() if ".xzarr3" not in key}
 
@@ -340,3 +334,114 @@ def test_an_append_that_is_interrupted_once_its_shape_is_stored_leaves_nothing(h
     assert xzarr3.open_array(store, "v")[...].tolist() == [0.0, 1.0, 2.0]
     APPENDS[how](store)
     assert xzarr3.open_array(store, "v")[...].tolist() == [0.0, 1.0, 2.0, 7.0, 7.0, 7.0]
+
+
+NEW = xr.Dataset({"t2m": (("time", "x"), months().t2m.values * 0 - 5)}, {"time": months().time})
+PART = months().isel(time=slice(30, 40))[["t2m"]].drop_vars("lat") * 2
+
+SWAPS: dict[str, Callable[[WaitingStore], object]] = {
+    "drop": lambda store: roll("drop", store, 12),
+    "prepend": lambda store: roll("prepend", store, 12),
+    "w": lambda store: to_zarr(NEW, store, mode="w"),
+}
+
+
+def rolled(swap: str, before: xr.Dataset) -> xr.Dataset:
+    """What there is after a swap."""
+    if swap == "prepend":
+        return xr.concat([months().isel(time=slice(12)), before], "time", data_vars="minimal")
+    return NEW if swap == "w" else before.isel(time=slice(12, None))
+
+
+@pytest.mark.parametrize("lazily", [False, True])
+@pytest.mark.parametrize("swap", SWAPS)
+def test_who_replaces_a_node_waits_for_who_writes_in_it(
+    swap: str, lazily: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = WaitingStore()
+    archive("prepend" if swap == "prepend" else "drop", store, 12)
+    part = PART * 3 if swap == "prepend" else PART
+    begun, waits, wait = threading.Lock(), threading.Event(), keys.wait_for_writers
+    swapping = threading.Thread(target=SWAPS[swap], args=(store,))
+
+    def waited(*given: Any) -> None:
+        waits.set()
+        wait(*given)
+
+    def late(operation: str, key: str) -> None:
+        if operation == "set" and key.startswith("t2m/c") and begun.acquire(blocking=False):
+            swapping.start()
+            assert waits.wait(60)
+            swapping.join(0.5)  # It would end, if it did not wait.
+            assert swapping.is_alive()
+
+    monkeypatch.setattr(keys, "wait_for_writers", waited)
+    expected = read(store)
+    store.before = late
+    to_zarr(part.chunk(time=5) if lazily else part, store, region={"time": "auto"})
+    store.before = None
+    swapping.join(60)
+    assert not swapping.is_alive()
+    expected.t2m.loc[{"time": part.time}] = part.t2m
+    xr.testing.assert_equal(read(store), rolled(swap, expected))
+    assert left(store) == []
+
+
+@pytest.mark.parametrize(
+    ("swap", "is_swapping"),
+    [("drop", False), ("prepend", False), ("drop", True), ("prepend", True), ("w", True)],
+)
+def test_nobody_begins_to_write_in_a_node_that_is_being_replaced(
+    swap: str, is_swapping: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, raised, put_in_place = WaitingStore().with_traits(conflict_deadline=0.2), [], keys.put_in_place
+    archive("prepend" if swap == "prepend" else "drop", store, 12)
+
+    def write() -> None:
+        try:
+            to_zarr(PART, store, region={"time": "auto"})
+        except IncompleteWriteError as error:
+            raised.append(error)
+
+    def put(*given: Any, **more: Any) -> Any:
+        write()
+        return put_in_place(*given, **more)
+
+    expected = rolled(swap, read(store))
+    if is_swapping:
+        monkeypatch.setattr(keys, "put_in_place", put)
+    else:
+        disturb(monkeypatch, write)
+    SWAPS[swap](store)
+    assert len(raised) == 1
+    xr.testing.assert_equal(read(store), expected)
+    assert left(store) == []
+
+
+def test_a_writer_that_does_not_end_is_not_waited_for_for_ever() -> None:
+    store, begun = WaitingStore().with_traits(conflict_deadline=0.1), threading.Lock()
+    archive("drop", store, 12)
+
+    def replace(operation: str, key: str) -> None:
+        if operation == "set" and key.startswith("t2m/c") and begun.acquire(blocking=False):
+            with pytest.raises(ConflictError, match="another writer kept writing values in '/'"):
+                to_zarr(NEW, store, mode="w")
+
+    expected = read(store)
+    store.before = replace
+    to_zarr(PART, store, region={"time": "auto"})
+    store.before = None
+    expected.t2m.loc[{"time": PART.time}] = PART.t2m
+    xr.testing.assert_equal(read(store), expected)
+    assert left(store) == []
+
+
+@pytest.mark.parametrize("text", [Holder("x", left=True, top='["t2m"]').text(), b"no lease"])
+def test_what_a_killed_writer_left_is_no_obstacle(text: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "PATIENCE", 0.0)
+    store = WaitingStore()
+    archive("drop", store, 12)
+    store.set(".xzarr3-lease-x", text)
+    roll("drop", store, 12)
+    xr.testing.assert_equal(read(store), months().isel(time=slice(12, None)))
+    assert xzarr3.check(store).ok
