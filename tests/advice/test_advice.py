@@ -17,11 +17,11 @@ from _slow import covering, slow
 
 import xzarr3
 from xzarr3.advice import TARGETS, Advice, Target
-from xzarr3.advice.advice import _chosen, _present
+from xzarr3.advice.advice import _present
 from xzarr3.advice.imagined import ImaginedStore
 from xzarr3.advice.patterns import PATTERNS, accesses, roles
 from xzarr3.advice.report import duration
-from xzarr3.advice.subject import Compression, subject_of
+from xzarr3.advice.subject import subject_of
 
 SMALL = (24, 40, 60)
 
@@ -55,23 +55,25 @@ def test_where_times_are_appended_no_shard_holds_more_of_them_than_a_chunk() -> 
     assert moved[min(moved)] < moved[max(moved)]
 
 
-def test_a_sample_of_the_data_is_compressed() -> None:
-    ratios = []
-    for values in (np.zeros((64, 64, 64), "f4"), np.random.default_rng(0).random((64, 64, 64), np.float32)):
-        found = xzarr3.advise(made(data=values, chunks=(8, 64, 64)))
-        assert all(each.is_measured for each in found.compressions)
-        assert found.present is not None
-        ratios.append(max(each.ratio for each in found.compressions))
+@pytest.mark.parametrize("is_stored", [True, False])
+def test_ratio_is_measured_with_the_codecs_of_the_data(is_stored: bool) -> None:
+    zeros, noise = np.zeros((64, 64, 64), "f4"), np.random.default_rng(0).random((64, 64, 64), np.float32)
+    made_of = (lambda values: made(data=values, chunks=(8, 64, 64))) if is_stored else np.asarray
+    ratios = [xzarr3.advise(made_of(values)).ratio for values in (zeros, noise)]
+    assert None not in ratios
     assert ratios[0] > 100
-    assert ratios[1] < 2
+    assert 1 < ratios[1] < 2
+    assert xzarr3.advise(made(data=zeros, compressors=None)).ratio == 1
+    assert advise(shape=(64, 64)).ratio is None
 
 
-def test_the_compressor_that_stores_least_is_chosen_if_it_is_worth_it() -> None:
-    none, zstd = Compression("none", None, 1.0), Compression("zstd", ["zstd"], 2.7)
-    lz4 = Compression("lz4", ["x"], 2.1)
-    assert _chosen([none, zstd, lz4]) is zstd
-    assert _chosen([none, zstd._replace(ratio=1.02), lz4._replace(ratio=0.99)]) is none
-    assert _chosen([zstd._replace(is_measured=False)]).name == "zstd"
+def test_compressors_stay(tmp_path: Path) -> None:
+    """The advice is about chunks and shards: each variable keeps the compressors that it has."""
+    ds = era5(50)
+    ds["d2m"].encoding["compressors"] = [{"name": "gzip", "configuration": {"level": 1}}]
+    group: Any = xzarr3.to_zarr(ds, tmp_path / "a", encoding=xzarr3.advise(ds).encoding())
+    names = {name: [codec.name for codec in group[name].compressors] for name in ("t2m", "d2m")}
+    assert names == {"t2m": ["zstd"], "d2m": ["gzip"]}
 
 
 def test_a_scan_counts_by_default() -> None:

@@ -1,4 +1,4 @@
-"""``advise``: chunks, shards and codec for the ways in which data are read."""
+"""``advise``: chunks and shards for the ways in which data are read."""
 
 from xzarr3.advice.advice import advise
 from xzarr3.advice.imagined import TARGETS, Target

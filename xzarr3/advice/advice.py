@@ -11,7 +11,7 @@ from xzarr3.advice.imagined import TARGETS, ImaginedStore, Target, stored_size
 from xzarr3.advice.layouts import layouts
 from xzarr3.advice.patterns import Access, accesses
 from xzarr3.advice.report import Advice, Candidate, Prediction
-from xzarr3.advice.subject import CODECS, Compression, Subject, subject_of
+from xzarr3.advice.subject import Subject, subject_of
 from xzarr3.arrays import Array
 from xzarr3.copying.settings import Settings
 from xzarr3.errors import ArgumentError, one_of, short_traceback
@@ -19,10 +19,10 @@ from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.parallel import available_threads
 from xzarr3.stores import Store
 
-_WORTH = 1.05  # Times smaller that a compressor stores than none, if it is worth its time.
+_RATIO = 2.0  # Bytes of the elements for each stored byte, where there is no sample to tell.
 _RATE = 1e9
-"""Bytes of elements that one core usually decodes or encodes in a second, taken for every compressor that is
-compared. None is measured, so that the same data get the same advice on a busy machine."""
+"""Bytes of elements that one core usually decodes or encodes in a second, taken for every compressor. None is
+measured, so that the same data get the same advice on a busy machine."""
 _CALL = 0.002  # Seconds that a call takes anyway: layouts that differ by less are alike.
 
 
@@ -44,7 +44,8 @@ def advise(
         What is to be stored. Of a group or a dataset the largest variable decides that describes no other
         one, as bounds do. The advice is for all variables beside it with its dimensions. It is about the
         values that are stored, packed if the variable's encoding packs them. A sample of them, of 8 MiB
-        before they are packed, is compressed.
+        before they are packed, is encoded by the filters and compressors that they have, which the advice
+        keeps.
     shape, dtype : optional
         Given in place of data.
     access : mapping of str to float, optional
@@ -63,9 +64,9 @@ def advise(
     -------
     Advice
         Its requests and bytes are those that :meth:`xzarr3.Array.explain` gives for such an array. Its times
-        are estimates from the costs of the target and one usual speed for all compressors. The layouts are
-        compared with the compressor that stores least. The present layout of data that are in a Zarr store,
-        or that were read from one, is the best if none is more than 10 % better.
+        are estimates from the costs of the target and one usual speed for all compressors. The present layout
+        of data that are in a Zarr store, or that were read from one, is the best if none is more than 10 %
+        better.
 
     Raises
     ------
@@ -93,20 +94,18 @@ def advise(
         )
     place = _target(given.place if target is None else target)
     wanted = accesses(access, shape, given.roles)
-    compared = ["zstd"] if given.sample is None else [*CODECS]
-    tried = [given.compressed(name, CODECS[name]) for name in compared]
-    chosen = _chosen(tried)
-    made = []
-    for (chunks, shards), name in layouts(shape, array.zdtype.item_size, given.roles, wanted).items():
-        metadata = Settings(chunks, shards, chosen.compressors).metadata(array, array.format)
-        made.append(_judged(name, metadata, chosen, wanted, place))
+    found = layouts(shape, array.zdtype.item_size, given.roles, wanted)
+    made = [
+        _judged(name, Settings(*lengths).metadata(array, array.format), given, wanted, place)
+        for lengths, name in found.items()
+    ]
     columns = zip(*(each.predictions for each in made), strict=True)
     least = [min(each.seconds for each in column) for column in columns]
     candidates = sorted((_scored(each, least) for each in made), key=lambda each: (each.score, each.files))
     present = _present(given, wanted, place)
     return Advice(
         shape, array.dtype, place, tuple(candidates), None if present is None else _scored(present, least),
-        tuple(tried), given.encodings, {each.name: each.meaning for each in wanted},
+        given.ratio, given.encodings, {each.name: each.meaning for each in wanted},
     )  # fmt: skip
 
 
@@ -118,19 +117,12 @@ def _target(target: str | Store | Target) -> Target:
     return TARGETS[target]
 
 
-def _chosen(tried: Sequence[Compression]) -> Compression:
-    """The compressor that stores least; none if no other stores much less."""
-    best = max(tried, key=lambda each: each.ratio)
-    return best if best.ratio > _WORTH else tried[0]
-
-
 def _present(given: Subject, wanted: Sequence[Access], target: Target) -> Candidate | None:
     """The layout that an array has, if it is one to compare with."""
-    array, shard = given.array, given.array.metadata.chain.shard
+    shard = given.array.metadata.chain.shard
     if not given.is_present or (shard is not None and shard.inner.shard is not None):
         return None
-    name = "+".join(each.name for each in array.compressors) or "none"
-    return _judged("present", array.metadata, given.compressed(name, array.compressors), wanted, target)
+    return _judged("present", given.array.metadata, given, wanted, target)
 
 
 def _scored(one: Candidate, least: Sequence[float]) -> Candidate:
@@ -140,13 +132,14 @@ def _scored(one: Candidate, least: Sequence[float]) -> Candidate:
 
 
 def _judged(
-    name: str, metadata: ArrayMetadata, compression: Compression, wanted: Sequence[Access], target: Target
+    name: str, metadata: ArrayMetadata, given: Subject, wanted: Sequence[Access], target: Target
 ) -> Candidate:
     """A layout with what each access costs; without a score."""
-    array = ImaginedStore(metadata, target, compression.ratio).array
-    files, size = array.nshards, stored_size(metadata.chain, compression.ratio)
+    ratio = _RATIO if given.ratio is None else given.ratio
+    array = ImaginedStore(metadata, target, ratio).array
+    files, size = array.nshards, stored_size(metadata.chain, ratio)
     predictions = tuple(_predicted(array, each, size, target) for each in wanted)
-    return Candidate(name, array.chunks, array.shards, compression, files, files * size, predictions)
+    return Candidate(name, array.chunks, array.shards, files, files * size, predictions)
 
 
 def _predicted(array: Array, access: Access, size: int, target: Target) -> Prediction:

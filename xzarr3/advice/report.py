@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from xzarr3.advice.imagined import Target
-from xzarr3.advice.subject import Compression
 from xzarr3.display.report import Page, Report, Table
 from xzarr3.display.units import counted, ratio
 from xzarr3.grid import ChunkLengths
@@ -67,7 +66,6 @@ class Candidate:
     chunks : tuple
         Lengths along each dimension; of a present layout with unequal chunks, all lengths.
     shards : tuple or None
-    compression : Compression
     files : int
         Number of stored units.
     stored : int
@@ -88,7 +86,6 @@ class Candidate:
     name: str
     chunks: ChunkLengths
     shards: ChunkLengths | None
-    compression: Compression
     files: int
     stored: int
     predictions: tuple[Prediction, ...]
@@ -108,8 +105,8 @@ class Advice(Report):
         The layouts by score, without the present one.
     present : Candidate or None
         The layout that the array has now.
-    compressions : tuple of Compression
-        What compressors do to a sample of the data.
+    ratio : float or None
+        Bytes of the elements for each stored byte, in a sample of the data; None without data.
     encodings : mapping of str to mapping
         The variables that the advice is for, and what stores each of them as it is: its packing, filters and
         present layout.
@@ -129,7 +126,7 @@ class Advice(Report):
     target: Target
     candidates: tuple[Candidate, ...]
     present: Candidate | None
-    compressions: tuple[Compression, ...]
+    ratio: float | None
     encodings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     reads: Mapping[str, str] = field(default_factory=dict)
 
@@ -150,16 +147,15 @@ class Advice(Report):
         return first if present is None or present.score > _AS_GOOD * first.score else present
 
     def options(self) -> dict[str, Any]:
-        """``chunks``, ``shards`` and ``compressors`` of the best layout, for :func:`xzarr3.create_array`."""
-        best = self.best
-        return {"chunks": best.chunks, "shards": best.shards, "compressors": best.compression.compressors}
+        """``chunks`` and ``shards`` of the best layout, for :func:`xzarr3.create_array`."""
+        return {"chunks": self.best.chunks, "shards": self.best.shards}
 
     def encoding(self) -> dict[str, dict[str, Any]]:
         """For each variable its whole encoding in the best layout, for :func:`xzarr3.to_zarr`.
 
         An ``encoding`` that is passed to ``to_zarr`` replaces the variable's own one. So this one also has
-        its data type, ``scale_factor``, ``add_offset``, ``_FillValue`` and filters. If the present layout is
-        the best, each variable keeps its own. :func:`xzarr3.copy` takes it, too.
+        its data type, ``scale_factor``, ``add_offset``, ``_FillValue``, filters and compressors. If the
+        present layout is the best, each variable keeps its own. :func:`xzarr3.copy` takes it, too.
         """
         chosen = {} if self.best is self.present else self.options()
         return {name: {**own, **chosen} for name, own in self.encodings.items()}
@@ -190,17 +186,14 @@ class Advice(Report):
         return drawn(self, self.shown)
 
     def _page(self) -> Page:
-        codecs = (
-            f"{each.name} {ratio(each.ratio, 1)}{'' if each.is_measured else ' (assumed)'}"
-            for each in self.compressions
-        )
+        smaller = "assumed" if self.ratio is None else f"{ratio(self.ratio, 1)} times smaller, in a sample"
         where = f" of {', '.join(self.variables)}" if any(self.variables) else ""
         rows = [*self._rows()]
         return Page(
             "xzarr3.advise",
             f"layouts{where} for {_lengths(self.shape)} {self.dtype} on {self.target.name}; a score of 2 "
             "takes twice as long as the layouts that suit each access best",
-            [*self.reads.items(), ("compression", ", ".join(codecs))],
+            [*self.reads.items(), ("compression", smaller)],
             [Table(rows, len(rows[0]))],
             ["the present layout is as good as the best one"] if self.best is self.present else [],
         )
@@ -208,14 +201,14 @@ class Advice(Report):
     def _rows(self) -> Iterator[tuple[str, ...]]:
         """The table: its titles, the present layout if there is one, then the best ones."""
         accesses = (each.access for each in self.candidates[0].predictions)
-        yield "layout", "chunks", "shards", "codec", "files", "score", *accesses
+        yield "layout", "chunks", "shards", "files", "score", *accesses
         for one in self.shown:
             shards = "-" if one.shards is None else _lengths(one.shards)
             costs = (
                 f"{duration(each.seconds)}, {counted(each.requests, 'request')}" for each in one.predictions
             )
-            layout = one.name, _lengths(one.chunks), shards, one.compression.name
-            yield *layout, f"{one.files:,}", ratio(one.score, 1), *costs
+            layout = one.name, _lengths(one.chunks), shards, f"{one.files:,}"
+            yield *layout, ratio(one.score, 1), *costs
 
 
 def duration(seconds: float) -> str:

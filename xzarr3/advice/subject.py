@@ -6,18 +6,14 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from xzarr3._types import AnyArray
 from xzarr3.advice.patterns import Roles, roles
 from xzarr3.api import create_array
 from xzarr3.api import open as open_node
 from xzarr3.arrays import Array
-from xzarr3.codecs.base import Codec
-from xzarr3.codecs.blosc import BloscCodec
-from xzarr3.codecs.zstd import ZstdCodec
 from xzarr3.conventions.fill_value_attribute import follows_version_2
 from xzarr3.copying.settings import PACKING, Settings
 from xzarr3.errors import ArgumentTypeError
@@ -32,25 +28,6 @@ if TYPE_CHECKING:
 _NAMING = ("coordinates", "ancillary_variables", "nodes")
 """CF attributes that name variables which describe the one that has the attribute, beside those of xarray."""
 _SAMPLE, _FEW = 2**23, 2**12  # Bytes of a sample, and of one that only tells how values are encoded.
-_DEFAULT_RATIO = 2.0
-
-CODECS: dict[str, Sequence[Codec]] = {
-    "none": (),
-    "zstd": (ZstdCodec(level=3),),
-    "blosc-lz4": (BloscCodec(cname="lz4", clevel=5, shuffle="shuffle"),),
-    "blosc-zstd": (BloscCodec(cname="zstd", clevel=5, shuffle="bitshuffle"),),
-}
-"""The compressors that are compared; all of them are fast to decode."""
-
-
-class Compression(NamedTuple):
-    """A compressor and what it does to a sample."""
-
-    name: str
-    compressors: list[Any] | None
-    ratio: float
-    """Bytes of the elements for each stored byte."""
-    is_measured: bool = True
 
 
 @dataclass(frozen=True)
@@ -60,23 +37,14 @@ class Subject:
     array: Array
     roles: Roles
     """The roles of its dimensions."""
-    sample: AnyArray | None = None
-    """Stored values."""
+    ratio: float | None = None
+    """Bytes of the elements for each stored byte, in a sample."""
     is_present: bool = False
     """Whether the layout of the array is one that was chosen before."""
     encodings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """For each variable that the advice is for, what :func:`xzarr3.to_zarr` takes to store it as it is."""
     place: Store | str = "s3"
     """Where the data are, if something tells."""
-
-    def compressed(self, name: str, codecs: Sequence[Codec]) -> Compression:
-        """Encode the sample as one chunk, with the filters of the array; without one, what is assumed."""
-        compressors, array, sample = [codec.to_json() for codec in codecs] or None, self.array, self.sample
-        if sample is None:
-            return Compression(name, compressors, _DEFAULT_RATIO, is_measured=False)
-        settings = Settings(chunks=sample.shape, shards=None, compressors=compressors)
-        encoded = bytes(settings.metadata(array, array.format).chain.encode(sample, keep_empty=True))
-        return Compression(name, compressors, sample.nbytes / max(len(encoded), 1))
 
 
 def subject_of(
@@ -96,7 +64,8 @@ def subject_of(
     whole = open_node(data) if isinstance(data, (str, os.PathLike, Store)) else data
     found = _variables(whole)
     if found is None:
-        return replace(subject_of(None, whole.shape, whole.dtype, dims), sample=_sample(whole))
+        unnamed = subject_of(None, whole.shape, whole.dtype, dims)
+        return replace(unnamed, ratio=_ratio(unnamed.array, whole))
     if not found:
         raise ArgumentTypeError(
             "no array to advise on: none has elements and a dimension, without describing another one; give "
@@ -107,14 +76,14 @@ def subject_of(
     known = roles(lead.shape, dims or _dims(lead))
     if isinstance(lead, Array):
         encodings = {each.basename: _encoding(each) for each in beside.values()}
-        return Subject(lead, known, _sample(lead), True, encodings, lead.store)
+        return Subject(lead, known, _ratio(lead, lead), True, encodings, lead.store)
     stored = {each: _stored(beside[each], each, _SAMPLE if each == name else _FEW) for each in beside}
     array = Array(MemoryStore(), "", replace(stored[name].metadata, shape=lead.shape))
     is_present = lead.encoding.get("chunks") == array.chunks
     encodings = {each: _encoding(part) for each, part in stored.items()}
     source = str(lead.encoding.get("source") or whole.encoding.get("source") or "s3://")
     place = "s3" if "://" in source and not source.startswith("file:") else "disk"
-    return Subject(array, known, _sample(stored[name]), is_present, encodings, place)
+    return Subject(array, known, _ratio(array, stored[name]), is_present, encodings, place)
 
 
 def _variables(data: Any) -> dict[str, Any] | None:
@@ -198,15 +167,15 @@ def of_data(variables: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _sample(data: Any) -> AnyArray | None:
-    """At most 8 MiB from the middle of the data."""
+def _ratio(array: Array, data: Any) -> float | None:
+    """How many times smaller at most 8 MiB from the middle of the data get as one chunk of an array."""
     dtype = np.dtype(data.dtype)
     if not math.prod(data.shape) or dtype.hasobject or dtype.kind == "T":
         return None
-    found = data[_middle(data, _SAMPLE)]
-    if isinstance(data, Array) and data.is_optional:
-        found = data.zdtype.cast_array(found)
-    return np.ascontiguousarray(found)
+    sample = data[_middle(data, _SAMPLE)]
+    sample = np.ascontiguousarray(array.zdtype.cast_array(sample) if array.is_optional else sample)
+    chain = Settings(chunks=sample.shape, shards=None).metadata(array, array.format).chain
+    return float(sample.nbytes / max(len(bytes(chain.encode(sample, keep_empty=True))), 1))
 
 
 def _middle(data: Any, nbytes: int) -> tuple[slice, ...]:

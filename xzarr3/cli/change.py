@@ -38,7 +38,7 @@ from xzarr3.walk import nodes_of
     ),
     click.option(
         "--advice", is_flag=True,
-        help="Give each array the chunks, shards and compressor that xzarr3 advise puts first.",
+        help="Give each array the chunks and shards that xzarr3 advise puts first.",
     ),
     arguments.access_option,
     click.option(
