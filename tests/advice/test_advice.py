@@ -17,11 +17,9 @@ from _slow import covering, slow
 
 import xzarr3
 from xzarr3.advice import TARGETS, Advice, Target
-from xzarr3.advice.advice import _present
 from xzarr3.advice.imagined import ImaginedStore
 from xzarr3.advice.patterns import PATTERNS, accesses, roles
 from xzarr3.advice.report import duration
-from xzarr3.advice.subject import subject_of
 
 SMALL = (24, 40, 60)
 
@@ -55,25 +53,14 @@ def test_where_times_are_appended_no_shard_holds_more_of_them_than_a_chunk() -> 
     assert moved[min(moved)] < moved[max(moved)]
 
 
-@pytest.mark.parametrize("is_stored", [True, False])
-def test_ratio_is_measured_with_the_codecs_of_the_data(is_stored: bool) -> None:
+@pytest.mark.parametrize("data_of", [lambda values: made(data=values, chunks=(8, 64, 64)), xr.DataArray])
+def test_ratio_is_measured_with_the_codecs_of_the_data(data_of: Any) -> None:
     zeros, noise = np.zeros((64, 64, 64), "f4"), np.random.default_rng(0).random((64, 64, 64), np.float32)
-    made_of = (lambda values: made(data=values, chunks=(8, 64, 64))) if is_stored else np.asarray
-    ratios = [xzarr3.advise(made_of(values)).ratio for values in (zeros, noise)]
-    assert None not in ratios
+    ratios = [xzarr3.advise(data_of(values)).ratio or 0 for values in (zeros, noise)]
     assert ratios[0] > 100
     assert 1 < ratios[1] < 2
     assert xzarr3.advise(made(data=zeros, compressors=None)).ratio == 1
     assert advise(shape=(64, 64)).ratio is None
-
-
-def test_compressors_stay(tmp_path: Path) -> None:
-    """The advice is about chunks and shards: each variable keeps the compressors that it has."""
-    ds = era5(50)
-    ds["d2m"].encoding["compressors"] = [{"name": "gzip", "configuration": {"level": 1}}]
-    group: Any = xzarr3.to_zarr(ds, tmp_path / "a", encoding=xzarr3.advise(ds).encoding())
-    names = {name: [codec.name for codec in group[name].compressors] for name in ("t2m", "d2m")}
-    assert names == {"t2m": ["zstd"], "d2m": ["gzip"]}
 
 
 def test_a_scan_counts_by_default() -> None:
@@ -192,8 +179,7 @@ def test_an_imagined_array_is_explained_as_a_real_one(tmp_path: Path, compressor
 def test_appends_are_counted(length: int) -> None:
     """The requests on average are those of many appends one after another."""
     array = made(shape=(2400, 16, 16), dtype="f4", chunks=(length, 16, 4), compressors=None)
-    subject = subject_of(array, None, None, None)
-    present = _present(subject, accesses({"append": 1}, array.shape, subject.roles), TARGETS["s3"])
+    present = xzarr3.advise(array, access={"append": 1}).present
     assert present is not None
     asked = sum(4 * (1 + (start % length > 0)) for start in range(length))
     assert present.predictions[0].requests == round(asked / length)
@@ -235,6 +221,7 @@ def era5(number: int, *, packed: bool = True) -> xr.Dataset:
     for name in ("t2m", "d2m"):
         ds[name] = ds[name].astype("f8" if packed else "f4")
         ds[name].encoding = dict(PACKED) if packed else {"_FillValue": np.float32(1e20)}
+    ds["d2m"].encoding["compressors"] = [{"name": "gzip", "configuration": {"level": 1}}]
     return ds
 
 
@@ -266,6 +253,7 @@ def test_encoding_keeps_packing_and_filters(source: str, access: str, tmp_path: 
             assert array.dtype == np.int16
             assert array.attrs == xzarr3.open(here, name).attrs
             assert [codec.to_json() for codec in array.filters] == TRANSPOSED
+            assert [codec.name for codec in array.compressors] == ["gzip" if name == "d2m" else "zstd"]
             np.testing.assert_array_equal(array[...], xzarr3.open(here, name)[...])
     assert written["t2m"].chunks == copied["t2m"].chunks == found.best.chunks
 
@@ -297,7 +285,7 @@ def test_netcdf_files_are_advised_on_as_they_would_be_stored(tmp_path: Path) -> 
 def test_the_target_is_where_the_data_are(tmp_path: Path) -> None:
     xzarr3.to_zarr(era5(20), tmp_path / "a")
     stored = xzarr3.open_dataset(tmp_path / "a")
-    assert xzarr3.advise(tmp_path / "a").target == Target.of(xzarr3.LocalStore(tmp_path / "a"))
+    assert xzarr3.advise(tmp_path / "a").target == TARGETS["disk"]
     for data in (stored, stored[["t2m"]] + 1, xr.open_dataset(tmp_path / "a", engine="xzarr3")):
         assert xzarr3.advise(data).target.name == ("disk" if data.encoding else "s3")
         assert xzarr3.advise(data, target="s3").target == TARGETS["s3"]
@@ -305,9 +293,8 @@ def test_the_target_is_where_the_data_are(tmp_path: Path) -> None:
     for source, name in {None: "s3", "/data/era5.nc": "disk", "https://there/era5.nc": "s3"}.items():
         memory.encoding = {} if source is None else {"source": source}
         assert xzarr3.advise(memory).target.name == name
-    assert Target.of(xzarr3.MemoryStore()).at_once == TARGETS["disk"].at_once
-    found = xzarr3.advise(shape=SMALL, dtype="float32", target=xzarr3.MemoryStore())
-    assert found.target.request_bytes == xzarr3.MemoryStore.traits.request_bytes
+    for store, name in ((xzarr3.MemoryStore(), "disk"), (Far(tmp_path / "a"), "s3")):
+        assert xzarr3.advise(shape=SMALL, dtype="float32", target=store).target == TARGETS[name]
 
 
 def test_a_layout_that_is_as_good_stays(tmp_path: Path) -> None:
@@ -368,22 +355,30 @@ def test_the_advised_layout_answers_sooner_than_the_present_one(
     assert advised < now or found.best is found.present
 
 
-def test_what_describes_others_is_no_data() -> None:
-    points = np.zeros((30, 40))
-    dataset = xr.Dataset(
-        {
-            "t2m": (("y", "x"), points, {"cell_measures": "area: cell_area"}),
-            "cell_area": (("y", "x"), points),
-            "lat_bnds": (("y", "x", "corner"), np.zeros((30, 40, 4))),
-        },
-        {"lat": (("y", "x"), points, {"bounds": "lat_bnds"}), "x": ("x", np.arange(40))},
-    )
-    group = xzarr3.create_group(xzarr3.MemoryStore())
+def test_the_largest_variable_decides() -> None:
+    """Coordinates of their only dimension do not, nor do arrays without elements or dimensions."""
+    dims, group = ("y", "x"), xzarr3.create_group(xzarr3.MemoryStore())
+    values = {"t2m": (dims, np.zeros((30, 40))), "small": ("z", np.zeros(5)), "crs": ((), 0)}
+    dataset = xr.Dataset({**values, "none": ("n", np.zeros(0))}, {"x": ("x", np.arange(40))})
     xzarr3.to_zarr(dataset, group.store, group="below")
-    assert xzarr3.advise(dataset).shape == (30, 40)
-    assert xzarr3.advise(group).variables == ("t2m",)
+    group.create_array("long", shape=(10**6,), dtype="f8", dimension_names=["long"])
+    for data in (dataset, group):
+        found = xzarr3.advise(data)
+        assert (found.shape, found.variables) == ((30, 40), ("t2m",))
     with pytest.raises(TypeError, match="no array to advise on"):
         xzarr3.advise(xzarr3.create_group(xzarr3.MemoryStore()))
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_encoding_of_times(zarr_format: Any, tmp_path: Path) -> None:
+    """Dates and durations are read lazily, of which xarray takes data type and units or neither."""
+    days = np.arange(60).reshape(3, 4, 5) * np.timedelta64(1, "D").astype("m8[ns]")
+    for name, values in {"date": np.datetime64("2000-01-01", "ns") + days, "duration": days}.items():
+        dataset = xr.Dataset({name: (("time", "y", "x"), values)})
+        xzarr3.to_zarr(dataset, tmp_path / name, zarr_format=zarr_format)
+        found = xzarr3.open_dataset(tmp_path / name)
+        xzarr3.to_zarr(found, tmp_path / f"{name}-2", encoding=xzarr3.advise(found).encoding())
+        xr.testing.assert_equal(xzarr3.open_dataset(tmp_path / f"{name}-2").compute(), dataset)
 
 
 def test_it_shows_what_it_found() -> None:

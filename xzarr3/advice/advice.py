@@ -40,9 +40,9 @@ def advise(
 
     Parameters
     ----------
-    data : path, URL, Store, Group, Array, xarray.Dataset, xarray.DataArray, dask or numpy array, optional
-        What is to be stored. Of a group or a dataset the largest variable decides that describes no other
-        one, as bounds do. The advice is for all variables beside it with its dimensions. It is about the
+    data : path, URL, Store, Group, Array, xarray.Dataset or xarray.DataArray, optional
+        What is to be stored. Of a group or a dataset the largest variable decides that is no coordinate of
+        its only dimension. The advice is for all variables beside it with its dimensions. It is about the
         values that are stored, packed if the variable's encoding packs them. A sample of them, of 8 MiB
         before they are packed, is encoded by the filters and compressors that they have, which the advice
         keeps.
@@ -54,8 +54,9 @@ def advise(
         90)))}``. By default maps, series and scans happen equally often, or maps and regions where there is
         no time. The printed advice says what each of them reads.
     target : {"s3", "disk"}, Store or Target, optional
-        Where the data are kept. By default where they are now: in the store of an array, on the disk or the
-        object store that xarray has read them from, or on S3 where nothing tells.
+        Where the data are kept. A store that answers one request at a time costs what a disk does, any other
+        what S3 does. By default where they are now: in the store of an array, on the disk or the object store
+        that xarray has read them from, or on S3 where nothing tells.
     dims : sequence of str, optional
         Names of the dimensions. Time is found by its name, or is the first of three or more dimensions, or of
         dimensions without names.
@@ -102,7 +103,7 @@ def advise(
     columns = zip(*(each.predictions for each in made), strict=True)
     least = [min(each.seconds for each in column) for column in columns]
     candidates = sorted((_scored(each, least) for each in made), key=lambda each: (each.score, each.files))
-    present = _present(given, wanted, place)
+    present = _judged("present", array.metadata, given, wanted, place) if given.is_present else None
     return Advice(
         shape, array.dtype, place, tuple(candidates), None if present is None else _scored(present, least),
         given.ratio, given.encodings, {each.name: each.meaning for each in wanted},
@@ -110,19 +111,13 @@ def advise(
 
 
 def _target(target: str | Store | Target) -> Target:
-    if isinstance(target, (Target, Store)):
-        return target if isinstance(target, Target) else Target.of(target)
+    if isinstance(target, Target):
+        return target
+    if isinstance(target, Store):
+        return TARGETS["s3" if target.concurrency > 1 else "disk"]
     if not isinstance(target, str) or target not in TARGETS:
         raise ArgumentError(f"target={target!r}; {one_of(target, TARGETS)}, or a store")
     return TARGETS[target]
-
-
-def _present(given: Subject, wanted: Sequence[Access], target: Target) -> Candidate | None:
-    """The layout that an array has, if it is one to compare with."""
-    shard = given.array.metadata.chain.shard
-    if not given.is_present or (shard is not None and shard.inner.shard is not None):
-        return None
-    return _judged("present", given.array.metadata, given, wanted, target)
 
 
 def _scored(one: Candidate, least: Sequence[float]) -> Candidate:

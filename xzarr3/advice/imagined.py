@@ -52,19 +52,10 @@ class Target:
     request_bytes: int
     over_read: float
 
-    @classmethod
-    def of(cls, store: Store) -> Target:
-        """The costs of a store: those of a disk if it answers one request at a time, else those of S3."""
-        kind = TARGETS["s3" if store.concurrency > 1 else "disk"]
-        return cls(
-            type(store).__name__, kind.latency, max(store.concurrency, kind.at_once), kind.bandwidth,
-            store.traits.request_bytes, store.traits.over_read,
-        )  # fmt: skip
-
 
 TARGETS = {
     "s3": Target("s3", 0.03, 64, 500e6, 2**20, 2.0),
-    "disk": Target("disk", 0.0001, 1, 1e9, 2**16, math.inf),
+    "disk": Target("disk", 0.0001, 1, 1e9, 2**12, math.inf),
 }
 """Usual costs: an object store within its region, and a disk of a workstation."""
 

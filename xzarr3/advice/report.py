@@ -108,8 +108,8 @@ class Advice(Report):
     ratio : float or None
         Bytes of the elements for each stored byte, in a sample of the data; None without data.
     encodings : mapping of str to mapping
-        The variables that the advice is for, and what stores each of them as it is: its packing, filters and
-        present layout.
+        The variables that the advice is for, and what stores each of them as it is, but for its layout: its
+        packing and codecs.
     reads : mapping of str to str
         What each access reads or writes.
 
@@ -154,11 +154,10 @@ class Advice(Report):
         """For each variable its whole encoding in the best layout, for :func:`xzarr3.to_zarr`.
 
         An ``encoding`` that is passed to ``to_zarr`` replaces the variable's own one. So this one also has
-        its data type, ``scale_factor``, ``add_offset``, ``_FillValue``, filters and compressors. If the
-        present layout is the best, each variable keeps its own. :func:`xzarr3.copy` takes it, too.
+        its data type, ``scale_factor``, ``add_offset``, ``_FillValue``, filters and compressors.
+        :func:`xzarr3.copy` takes it, too.
         """
-        chosen = {} if self.best is self.present else self.options()
-        return {name: {**own, **chosen} for name, own in self.encodings.items()}
+        return {name: {**own, **self.options()} for name, own in self.encodings.items()}
 
     def plot(self) -> Figure:
         """Draw requests, bytes moved for each byte used and times of the present and the best layouts.

@@ -18,15 +18,11 @@ from xzarr3.conventions.fill_value_attribute import follows_version_2
 from xzarr3.copying.settings import PACKING, Settings
 from xzarr3.errors import ArgumentTypeError
 from xzarr3.groups import Group
-from xzarr3.nodes.array_settings import chosen_serializer
-from xzarr3.nodes.auto_chunks import auto_chunks
 from xzarr3.stores import MemoryStore, Store
 
 if TYPE_CHECKING:
     from xarray import Variable
 
-_NAMING = ("coordinates", "ancillary_variables", "nodes")
-"""CF attributes that name variables which describe the one that has the attribute, beside those of xarray."""
 _SAMPLE, _FEW = 2**23, 2**12  # Bytes of a sample, and of one that only tells how values are encoded.
 
 
@@ -42,7 +38,7 @@ class Subject:
     is_present: bool = False
     """Whether the layout of the array is one that was chosen before."""
     encodings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """For each variable that the advice is for, what :func:`xzarr3.to_zarr` takes to store it as it is."""
+    """For each variable that the advice is for, what stores it as it is, but for its layout."""
     place: Store | str = "s3"
     """Where the data are, if something tells."""
 
@@ -63,13 +59,10 @@ def subject_of(
         return Subject(create_array(MemoryStore(), shape=tuple(shape), dtype=dtype), roles(shape, dims))
     whole = open_node(data) if isinstance(data, (str, os.PathLike, Store)) else data
     found = _variables(whole)
-    if found is None:
-        unnamed = subject_of(None, whole.shape, whole.dtype, dims)
-        return replace(unnamed, ratio=_ratio(unnamed.array, whole))
     if not found:
         raise ArgumentTypeError(
-            "no array to advise on: none has elements and a dimension, without describing another one; give "
-            "an array, or shape= and dtype="
+            "no array to advise on: none has elements and dimensions, and is no coordinate of its only one; "
+            "give an array, or shape= and dtype="
         )
     name, lead = max(found.items(), key=lambda item: item[1].nbytes)
     beside = {path: each for path, each in found.items() if _kind(path, each) == _kind(name, lead)}
@@ -86,21 +79,19 @@ def subject_of(
     return Subject(array, known, _ratio(array, stored[name]), is_present, encodings, place)
 
 
-def _variables(data: Any) -> dict[str, Any] | None:
-    """The arrays or variables that the advice may be for, by path or name; None for data without names."""
+def _variables(data: Any) -> dict[str, Any]:
+    """The arrays or variables that the advice may be for, by path or name."""
     if isinstance(data, Group):
         return of_data(dict(data.members(max_depth=None)))
     if isinstance(data, Array):
         return {data.path: data}
     if hasattr(data, "data_vars"):
-        return {name: each for name, each in of_data({**data.variables}).items() if name in data.data_vars}
+        return of_data({name: each.variable for name, each in data.data_vars.items()})
     if hasattr(data, "variable"):
         return {"" if data.name is None else data.name: data.variable}
-    if hasattr(data, "shape") and hasattr(data, "dtype"):
-        return None
     raise ArgumentTypeError(
-        f"cannot advise on {type(data).__name__}; accepted: an array, a dataset, a path or store, or shape= "
-        "and dtype="
+        f"cannot advise on {type(data).__name__}; accepted: an xzarr3.Array, a Dataset or DataArray of "
+        "xarray, a path or store, or shape= and dtype="
     )
 
 
@@ -115,31 +106,28 @@ def _kind(path: str, each: Any) -> tuple[object, ...]:
 
 
 def _stored(variable: Variable, name: str, nbytes: int) -> Array:
-    """The middle of a variable, as :func:`xzarr3.to_zarr` stores it, with chunks that suit the whole one."""
+    """The middle of a variable, as :func:`xzarr3.to_zarr` stores it."""
     from xarray import Dataset
 
     from xzarr3.xarray.variables import UNNAMED
     from xzarr3.xarray.write import to_zarr
 
-    name, part = name or UNNAMED, variable[_middle(variable, nbytes)].load()
-    part.encoding = {"chunks": auto_chunks(variable.shape, variable.dtype.itemsize), **variable.encoding}
-    array: Any = to_zarr(Dataset({name: part}))[name]
+    name = name or UNNAMED
+    array: Any = to_zarr(Dataset({name: variable[_middle(variable, nbytes)].load()}))[name]
     return array  # type: ignore[no-any-return]
 
 
 def _encoding(array: Array) -> dict[str, Any]:
-    """What :func:`xzarr3.to_zarr` takes to store an array as it is: its layout, and how values are packed."""
-    from xzarr3.xarray.variables import seen_attributes
+    """What :func:`xzarr3.to_zarr` takes to store an array as it is, but for its layout."""
+    from xzarr3.xarray.variables import are_times, seen_attributes
 
     attributes, fill_value = seen_attributes(array), array.fill_value
-    own: dict[str, Any] = {"chunks": array.chunks, "shards": array.shards}
-    own["compressors"] = [codec.to_json() for codec in array.compressors] or None
-    if array.filters:
-        own["filters"] = [codec.to_json() for codec in array.filters]
-    usual = chosen_serializer("auto", array.zdtype, array.format)
-    if array.serializer.name != usual.name or array.serializer.configuration().get("endian") == "big":
-        own["serializer"] = array.serializer.to_json()
-    if array.dtype.kind in "iuf" and not array.is_optional:
+    own: dict[str, Any] = {"serializer": array.serializer.to_json()}
+    for name, codecs in (("filters", array.filters), ("compressors", array.compressors)):
+        own[name] = [codec.to_json() for codec in codecs]
+    # Of times xarray takes a data type with units only, and finds both.
+    is_time = are_times(attributes) or "timedelta" in str(attributes.get("dtype"))
+    if array.dtype.kind in "iuf" and not array.is_optional and not is_time:
         own["dtype"] = array.dtype
         if not follows_version_2(array.format) and fill_value and fill_value == fill_value:
             own["fill_value"] = fill_value
@@ -147,23 +135,12 @@ def _encoding(array: Array) -> dict[str, Any]:
 
 
 def of_data(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables or arrays with elements and dimensions, without those that describe others.
-
-    Those are coordinates of their only dimension, and what a CF attribute of another names, such as bounds.
-    """
-    from xarray.conventions import CF_RELATED_DATA
-
-    described = set()
-    for each in variables.values():
-        attributes = {**getattr(each, "encoding", {}), **each.attrs}
-        named = (str(attributes.get(name, "")) for name in (*_NAMING, *CF_RELATED_DATA))
-        described |= {word for names in named for word in names.split()}
+    """The variables or arrays with elements and dimensions, without coordinates of their only dimension."""
     return {
         path: each
         for path, each in variables.items()
         if not isinstance(each, Group) and each.size and each.ndim
-        if (name := str(path).rpartition("/")[2]) not in described
-        if _dims(each) != (name,)
+        if _dims(each) != (str(path).rpartition("/")[2],)
     }
 
 
