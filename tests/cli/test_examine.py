@@ -68,7 +68,7 @@ def test_advise(folder: Path, call: Any) -> None:
     assert "present" in out
     assert "series" in out
     status, out, _ = call("advise", "ocean.zarr", "--json")
-    assert json.loads(out)["target"]["name"] == "LocalStore"
+    assert json.loads(out)["target"]["name"] == "disk"
     xzarr3.create_group("empty.zarr")
     shown = " ".join(call("advise", "--help")[1].split())
     assert [name for name, meaning in PATTERNS.items() if f"{name} {meaning}" not in shown] == []
