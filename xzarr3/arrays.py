@@ -95,6 +95,8 @@ class Array(ReadableArray, Node):
     """The service's tag for the version of the document that the array was opened from."""
     has_document: bool = True
     """Whether there is or will be a document; False for values that are stored only for a while."""
+    _had_document: bool = False
+    """Whether there was one when this handle was made: without it, the array was erased."""
     _compared: list[Buffer | None] | None = None
     """The stored documents that this handle was compared with, where they are looked at after each read."""
     _stored: Stored | None = None

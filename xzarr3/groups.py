@@ -76,6 +76,8 @@ def bind(
         node = Group(store, path, meta, format=format, read_only=read_only, use_consolidated=consolidated)
         node.missing = missing
     node.chunk_cache = chunk_cache
+    if isinstance(node, Array):
+        node._had_document = is_stored
     placed_at = seen.placed_at(store, node._key, meta) if is_stored else None
     if placed_at is None:
         return node

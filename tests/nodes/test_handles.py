@@ -38,6 +38,14 @@ def two_handles(store: xzarr3.Store, data: Any) -> tuple[Array, Array]:
     return xzarr3.open_array(store, "a", mode="r+"), xzarr3.open_array(store, "a", mode="r+")
 
 
+def place_of(way: str, tmp_path: Path) -> xzarr3.Store:
+    made: dict[str, Callable[[], xzarr3.Store]] = {
+        "memory": MemoryStore, "directory": lambda: LocalStore(tmp_path / "s"), "waiting": WaitingStore,
+        "fsspec": lambda: xzarr3.FsspecStore(f"memory://{tmp_path.name}"),
+    }  # fmt: skip
+    return made[way]()
+
+
 def test_what_two_handles_do_follows_each_other(store: xzarr3.Store) -> None:
     first, second = two_handles(store, np.arange(4))
     first.append([10, 11])
@@ -73,10 +81,7 @@ def test_a_write_up_to_the_end_keeps_what_was_appended_since(
     value: int, kind: dict[str, Any], axis: int, way: str, tmp_path: Path
 ) -> None:
     """A handle that does not know of the new elements; no unit at the end is replaced as a whole."""
-    place: Any = {
-        "memory": MemoryStore, "directory": lambda: LocalStore(tmp_path / "s"), "waiting": WaitingStore,
-        "fsspec": lambda: xzarr3.FsspecStore(f"memory://{tmp_path.name}"),
-    }[way]()  # fmt: skip
+    place = place_of(way, tmp_path)
     old = np.arange(1, 6 * 31 + 1).reshape(6, 31)
     xzarr3.create_array(place, "a", data=old, **kind)
     array = xzarr3.open_array(place, "a", mode="r+")
@@ -114,6 +119,21 @@ def test_a_replaced_array_is_found_out(store: xzarr3.Store, use: str, other: str
     before = contents(store)
     refused(StoreError, lambda: USES[use](array), match=r"'/a'.*open it again")
     assert contents(store) == before
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("way", ["memory", "directory", "waiting", "fsspec"])
+def test_nothing_is_stored_in_an_erased_array(use: str, way: str, tmp_path: Path) -> None:
+    """Neither by a handle that was never used, nor by one of a task: a new array there would have it."""
+    place = place_of(way, tmp_path)
+    fresh, used = two_handles(place, np.arange(4))
+    task = pickle.loads(pickle.dumps(fresh))
+    task.store = place
+    used[0] = 5
+    place.erase_prefix("a/")
+    for array in (fresh, used, task):
+        refused(StoreError, lambda array=array: USES[use](array), match=r"(it|the array) again")
+    assert not list(place.list_prefix("a/"))
 
 
 def far_handles(data: Any, zarr_format: Any = 3) -> tuple[WaitingStore, WaitingStore, Array]:

@@ -413,6 +413,34 @@ def test_a_region_can_be_written_later(tmp_path: Path) -> None:
     np.testing.assert_array_equal(open_dataset(tmp_path)["a"][3:], timed(3, 3)["a"])
 
 
+@pytest.mark.parametrize("kind", [xzarr3.MemoryStore, xzarr3.LocalStore, WaitingStore])
+@pytest.mark.parametrize("zarr_format", [3, 2])
+@pytest.mark.parametrize("is_new", [False, True])
+def test_values_are_not_stored_by_another_scale_than_they_are_encoded_with(
+    is_new: bool, zarr_format: Any, kind: Any, tmp_path: Path
+) -> None:
+    store = kind(tmp_path) if kind is xzarr3.LocalStore else kind()
+    data = xr.Dataset({"a": ("x", np.arange(4.0))}, coords={"x": np.arange(4)})
+    packed = {"a": {"dtype": "int16", "scale_factor": 0.5, "_FillValue": -1, "chunks": (2,)}}
+    if is_new:
+        later = to_zarr(data.chunk(x=2), store, encoding=packed, zarr_format=zarr_format, compute=False)
+    else:
+        to_zarr(data + 5, store, encoding=packed, zarr_format=zarr_format)
+        later = to_zarr(data.chunk(x=2), store, mode="r+", compute=False)
+    array = xzarr3.open_array(store, "a", mode="r+")
+    stored = array[...].tolist()
+    for scale in (0.25, 0.5):
+        array.attrs.update(scale_factor=scale)
+        for each in (later, pickle.loads(pickle.dumps(later))) if kind is xzarr3.LocalStore else (later,):
+            if scale == 0.5:  # As it was.
+                each.compute(scheduler="sync")
+                stored = [0, 2, 4, 6]
+            else:
+                with pytest.raises(xzarr3.ChangedError, match=r"0\.25 and was"):
+                    each.compute(scheduler="sync")
+            assert xzarr3.open_array(store, "a")[...].tolist() == stored
+
+
 @pytest.mark.parametrize("engine", ["xzarr3", "zarr"])
 def test_a_template_knows_what_it_replaces_by_place(tmp_path: Path, engine: str) -> None:
     to_zarr(base(), tmp_path, group="g")

@@ -240,8 +240,9 @@ def check_to_write(array: Array) -> bool:
     if found is None or not (found.is_new and found.is_recent):
         found = look(array, to_write=True)
     if found.metadata is not None:
-        check_place(array, seen.placed_at(array.store, array._key, found.metadata))
-        array._check_shape(same(array, found.metadata))
+        _check_seen(array, found.metadata)
+    elif array._had_document:
+        raise _vanished(array)
     return found.metadata is None
 
 
@@ -271,7 +272,7 @@ def check_current(array: Array, version: object | None = None) -> None:
 def _check_known(array: Array) -> None:
     """Raise if the array was replaced by the stored documents that were compared with its own."""
     if array._is_decoded and array._known.recoded is not None:
-        raise _decoded_otherwise(array, array._known.recoded)
+        _check_coding(array)  # Attributes may have been set back.
     check_place(array, array._known.replaced_at)
 
 
@@ -287,6 +288,10 @@ def confirming(array: Array) -> tuple[Callable[[], None], bool]:
             array._check_current()
         else:
             confirm(array)
+        if known.version is None and array._had_document and not store.exists(array._key):
+            raise _vanished(array)
+        if array._is_decoded:
+            _check_coding(array)
         return partial(confirm, array), known.version is None
     if not answers_at_once(store):
         return lambda: None, array._check_to_write()
@@ -377,6 +382,7 @@ def check_shape(array: Array, found: ArrayMetadata) -> None:
 
 def note_place(array: Array) -> None:
     """Note that the array that was just put in its place is the one of this handle."""
+    array._had_document = True
     array._opened_at = max(array._opened_at, seen.replaced_at(array.store, array._key) or 0)
 
 

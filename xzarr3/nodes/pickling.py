@@ -150,8 +150,14 @@ def known(store: Store, path: str, format: Format, text: bytes) -> Known:
 def state_of(array: Array) -> tuple[object, ...]:
     """The pickled form of an array."""
     special: tuple[object, ...] = ()
-    if array._tag or array._is_decoded or not array.has_document or array.chunk_cache:
-        special = array._tag, array._is_decoded, array._bounded, array.has_document, array.chunk_cache
+    if (
+        array._tag or array._is_decoded or not array.has_document or array.chunk_cache
+        or not array._had_document
+    ):  # fmt: skip
+        special = (
+            array._tag, array._is_decoded, array._bounded, array.has_document, array.chunk_cache,
+            array._had_document,
+        )  # fmt: skip
     return (
         array.store, array.path, name_of(array.format), array._known.text,
         array.read_only, array.write_empty_chunks, array.missing,
@@ -180,6 +186,7 @@ def restore(
     bounded: Array | None = None,
     has_document: bool = True,
     chunk_cache: ChunkCache | None = None,
+    had_document: bool = True,
 ) -> None:
     """Initialise a new handle from what :func:`state_of` returned."""
     Node.__init__(array, store, path, format_of(format), read_only=read_only)
@@ -189,7 +196,7 @@ def restore(
     array.missing = missing
     array._opened_at = math.inf if opened_at is None else opened_at
     array._tag, array._is_decoded, array._bounded = tag, is_decoded, bounded
-    array.has_document = has_document
+    array.has_document, array._had_document = has_document, had_document
     array.chunk_cache = chunk_cache
 
 

@@ -187,7 +187,8 @@ class Commit:
             if not self._append.shapes_come_first:
                 store, kind = length.store, Growing
         target = kind(store, array.path, change.metadata, format=self.format, write_empty_chunks=keep_empty)
-        target._opened_at = array._opened_at  # The plan is for the array as it was then.
+        target._opened_at = array._opened_at  # The plan is for the array as it was then,
+        target._had_document = target._is_decoded = True  # and the values are encoded as it was decoded.
         if change.grows:
             self._growing.append((change, target))
         if isinstance(target, Growing):
@@ -257,6 +258,7 @@ class Commit:
         self._writing.close()
         for job in self._later:  # they write to what has just taken its place
             freshness.note_place(job.target)
+            job.target._is_decoded = True
         before = None if self.plan.group is None else Before.of_root(self.store, self.format)
         if not self._append.shapes_come_first:
             self._grow(before)
