@@ -77,7 +77,7 @@ def bind(
         node.missing = missing
     node.chunk_cache = chunk_cache
     if isinstance(node, Array):
-        node._had_document = is_stored
+        node._had_document = True
     placed_at = seen.placed_at(store, node._key, meta) if is_stored else None
     if placed_at is None:
         return node

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from _fault_server import FaultServer
 from _waiting import WaitingStore
 
 import xzarr3
-from xzarr3 import LocalStore, MemoryStore, MetadataError, NodeExistsError, Store
+from xzarr3 import ChangedError, LocalStore, MemoryStore, MetadataError, NodeExistsError, Store
 from xzarr3.codecs import GzipCodec, ZstdCodec
 from xzarr3.conventions.fill_value_attribute import encode_fill_value
 
@@ -259,6 +261,34 @@ def test_a_failed_copy_leaves_what_was_there(store: Store, path: str) -> None:
     empty = MemoryStore()
     xzarr3.create_array(empty, shape=10, chunks=2, dtype="i8")
     assert not xzarr3.copy(empty, store, path=path, overwrite=True)[...].any()
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, WaitingStore])
+@pytest.mark.parametrize("zarr_format", [3, 2])
+@pytest.mark.parametrize("joined", [False, True])
+def test_values_are_not_copied_with_the_scale_of_an_older_handle(
+    joined: bool, zarr_format: Any, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, packed = kind(), {"scale_factor": 0.5}
+    options: dict[str, Any] = {"data": np.arange(6), "chunks": 2, "attributes": packed}
+    array = xzarr3.create_array(store, "a", zarr_format=zarr_format, **options)
+    array[0] = 0
+    source = xzarr3.concat([array, array], 0) if joined else array
+    other = xzarr3.open_array(store, "a", mode="r+")
+    for scale in (0.25, 0.5):
+        other.attrs["scale_factor"] = scale
+        other[...] = np.arange(6) / scale
+        late = time.monotonic() + 2.1  # What was seen before is looked at again.
+        monkeypatch.setattr(time, "monotonic", partial(float, late))
+        for chunks in ("keep", 3):
+            target = MemoryStore()
+            if scale == 0.25:
+                with pytest.raises(ChangedError, match=r"'scale_factor' is 0\.25 and was 0\.5"):
+                    xzarr3.copy(source, target, chunks=chunks)
+                assert not [*target.list()]
+            else:
+                assert xzarr3.copy(source, target, chunks=chunks)[:6].tolist() == [*range(0, 12, 2)]
+    assert source[:6].tolist() == [*range(0, 12, 2)]
 
 
 def test_chunks_that_were_left_behind_are_nobodys(store: Store) -> None:

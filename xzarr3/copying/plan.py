@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
@@ -139,6 +140,7 @@ def planned(
         held = consolidated
     if held:
         check_consolidates(store)
+    nodes = {below: _watched(each) for below, each in nodes.items()}
     own = settings_of(nodes, settings, encoding)
     metadata = {below: translated(each, format, own.get(below)) for below, each in nodes.items()}
     plan = Plan(nodes, store, path, format, metadata, held)
@@ -191,6 +193,17 @@ def nodes_below(node: Source) -> dict[str, Source]:
                 path=place.path, advice="create the groups above it with create_group()",
             )  # fmt: skip
     return nodes
+
+
+def _watched(node: Source) -> Source:
+    """The node; of an array, each read checks that its attributes are still those that the copy gets."""
+    if isinstance(node, JoinedArray):
+        sources = [replace(each, array=cast("ReadableArray", _watched(each.array))) for each in node.sources]
+        return JoinedArray(sources, node.joint, node.metadata, (node.unit_grid, node.chunk_grid))
+    if isinstance(node, Array):
+        node = copy(node)
+        node._is_decoded = True
+    return node
 
 
 def _check_apart(node: Source, store: Store, path: str) -> None:

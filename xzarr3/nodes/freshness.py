@@ -337,6 +337,8 @@ def check_read(array: Array, cause: Xzarr3Error | None = None) -> None:
     version = array.store.versions([array._key])[0]
     if version is not None:
         check_current(array, version)
+        if array._is_decoded:
+            _check_coding(array)
     elif array.store.traits.tells_changes:
         raise _vanished(array) from cause
     else:
