@@ -30,26 +30,24 @@ def any_bits(random, dtype, shape=(5,)):
 
 def objects(items):
     """An array of Python objects."""
+    items = list(items)
     values = np.empty(len(items), dtype=object)
     values[:] = items
     return values
 
 
 def of_values(values, kind=None):
-    """The record of an array: shape, dtype and values; ``kind`` is "bytes" or "json" for such objects."""
+    """The record of an array: shape, dtype and values; ``kind`` may say what objects are, as "json"."""
     values = np.asarray(values)
     record = {"shape": list(values.shape)}
     if values.dtype.kind in "OT":
         items = list(values.ravel())
-        record["dtype"] = kind or "str"
-        record["values"] = [b64encode(item).decode() for item in items] if kind == "bytes" else items
-        return record
-    if values.dtype.isbuiltin == 2:
-        record["dtype"] = values.dtype.name
-    else:
-        record["dtype"] = values.dtype.str if values.dtype.names is None else values.dtype.descr
-    record["values"] = b64encode(values.tobytes()).decode()
-    return record
+        kind = kind or ("bytes" if isinstance(items[0], bytes) else "str")
+        values = [b64encode(item).decode() for item in items] if kind == "bytes" else items
+        return {**record, "dtype": kind, "values": values}
+    dtype = values.dtype
+    written = dtype.name if dtype.isbuiltin == 2 else dtype.str if dtype.names is None else dtype.descr
+    return {**record, "dtype": written, "values": b64encode(values.tobytes()).decode()}
 
 
 def as_dtype(written):
@@ -70,23 +68,17 @@ def to_values(record):
         dtype = as_dtype(record["dtype"])
         return np.frombuffer(b64decode(record["values"]), dtype).reshape(shape)
     items = record["values"]
-    values = np.empty(len(items), dtype=object)
-    for at, item in enumerate(items):
-        values[at] = b64decode(item) if record["dtype"] == "bytes" else item
-    return values.reshape(shape)
+    return objects(map(b64decode, items) if record["dtype"] == "bytes" else items).reshape(shape)
 
 
 class Expected:
     """The records of one store, saved beside it as ``<name>.json``."""
 
     def __init__(self, store):
-        self.store = Path(store)
-        self.arrays = {}
-        self.groups = {}
-        self.refused = {}
+        self.store, self.groups, self.arrays = Path(store), {}, {}
 
-    def array(self, path, values, *, kind=None, names=None, fill=None, attributes=None):
-        record = of_values(values, kind)
+    def array(self, path, values, *, names=None, fill=None, attributes=None):
+        record = of_values(values)
         if fill is not None:
             record["fill"] = of_values(fill)["values"] if np.asarray(fill).dtype.kind != "O" else fill
         if names is not None:
@@ -98,13 +90,9 @@ class Expected:
     def group(self, path, attributes=None):
         self.groups[path] = {"attributes": dict(attributes or {})}
 
-    def refuse(self, path, why):
-        self.refused[path] = why
-
     def save(self):
         sections = []
-        for name in ("groups", "arrays", "refused"):
-            nodes = getattr(self, name)
+        for name, nodes in (("groups", self.groups), ("arrays", self.arrays), ("refused", {})):
             lines = [f"    {json.dumps(path)}: {json.dumps(nodes[path])}" for path in sorted(nodes)]
             body = ",\n".join(lines)
             sections.append(f'  "{name}": {{' + (f"\n{body}\n  }}" if lines else "}"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import netCDF4
 import numpy as np
-from _expected import Expected
+from _expected import Expected, any_bits
 
 DIRECTORY = Path(sys.argv[1]).absolute() / f"netcdf-c-{netCDF4.__netcdf4libversion__}"
 
@@ -19,8 +19,7 @@ def attributes(node):
 
 
 def write(name, mode):
-    random = np.random.default_rng(6)
-    path = DIRECTORY / name
+    random, path = np.random.default_rng(6), DIRECTORY / name
     path.parent.mkdir(parents=True, exist_ok=True)
     url = f"file://{path}#mode={mode},file"
     with netCDF4.Dataset(url, "w") as file:
@@ -30,8 +29,7 @@ def write(name, mode):
         for kind in ("i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8"):
             variable = file.createVariable(kind, kind, ("y",), chunksizes=(3,), fill_value=7)
             variable.set_auto_maskandscale(False)
-            raw = random.bytes(3 * variable.dtype.itemsize)
-            variable[:3] = np.frombuffer(raw, kind)
+            variable[:3] = any_bits(random, kind, (3,))
         big = file.createVariable("big", ">f4", ("y", "x"), endian="big", chunksizes=(2, 4))
         big[:] = np.arange(35, dtype="f4").reshape(5, 7)
         packed = file.createVariable("packed", "i2", ("y", "x"), zlib=True, shuffle=True, fill_value=-99)
@@ -40,14 +38,11 @@ def write(name, mode):
         packed[:] = np.arange(35, dtype="i2").reshape(5, 7)
         plain = file.createVariable("unshuffled", "i2", ("y", "x"), zlib=True, shuffle=False)
         plain[:] = np.arange(35, dtype="i2").reshape(5, 7)
-        scalar = file.createVariable("scalar", "f8", ())
-        scalar[...] = 2.5
-        characters = file.createVariable("characters", "S1", ("y",))
-        characters[:] = np.array([b"a", b"b", b"", b"d", b"e"])
+        file.createVariable("scalar", "f8", ())[...] = 2.5
+        file.createVariable("characters", "S1", ("y",))[:] = np.array([b"a", b"b", b"", b"d", b"e"])
         group = file.createGroup("inner/deep")
         group.createDimension("z", 2)
-        values = group.createVariable("values", "i4", ("z", "x"))
-        values[:] = np.arange(14).reshape(2, 7)
+        group.createVariable("values", "i4", ("z", "x"))[:] = np.arange(14).reshape(2, 7)
         group.note = "in a group"
     expected = Expected(path)
     with netCDF4.Dataset(url) as file:
@@ -55,15 +50,12 @@ def write(name, mode):
         for group in (file, file["inner"], file["inner/deep"]):
             for variable in group.variables.values():
                 read = np.asarray(variable[...])
-                if variable.dtype is str:
-                    # Without its attributes, netCDF-C takes characters for strings.
+                if variable.dtype is str:  # Without its attributes, netCDF-C takes characters for strings.
                     read = read.astype("S1")
                 where = f"{group.path}/{variable.name}".strip("/")
-                # What has no dimensions is stored with one.
-                names = variable.dimensions or ("_scalar_",)
-                expected.array(
-                    where, read.reshape(read.shape or 1), names=names, attributes=attributes(path / where)
-                )
+                names = variable.dimensions or ("_scalar_",)  # What has no dimensions is stored with one.
+                given = {"names": names, "attributes": attributes(path / where)}
+                expected.array(where, read.reshape(read.shape or 1), **given)
             where = group.path.strip("/")
             expected.group(where, attributes(path / where))
     expected.save()

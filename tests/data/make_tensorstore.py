@@ -13,7 +13,7 @@ from shutil import rmtree
 import ml_dtypes
 import numpy as np
 import tensorstore
-from _expected import NUMBERS, Expected
+from _expected import NUMBERS, Expected, any_bits
 
 DIRECTORY = Path(sys.argv[1]) / f"tensorstore-{version('tensorstore')}"
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}
@@ -29,11 +29,9 @@ SMALL = {"int2": [-2, -1, 0, 1], "int4": [-8, -1, 7, 0, 3], "float4_e2m1fn": [-6
 def bits(dtype, shape=(5,)):
     """Values of a dtype of any bits at all; of all bits there are if they are few."""
     dtype = np.dtype(dtype)
-    count = int(np.prod(shape))
     if dtype.name in SMALL:
         return np.resize(np.array(SMALL[dtype.name]).astype(dtype), shape)
-    raw = np.frombuffer(np.random.default_rng(5).bytes(count * dtype.itemsize), "u1")
-    return raw.view(dtype).reshape(shape)
+    return any_bits(np.random.default_rng(5), dtype, shape)
 
 
 def write(path, driver, metadata, values, part, options):
@@ -49,8 +47,7 @@ def write(path, driver, metadata, values, part, options):
 
 class Store:
     def __init__(self, name, driver):
-        self.path = DIRECTORY / name
-        self.driver = driver
+        self.path, self.driver = DIRECTORY / name, driver
         self.expected = Expected(self.path)
 
     def array(self, name, metadata, values, *, part=slice(None), record=None, names=None, **options):
@@ -62,9 +59,9 @@ class Store:
             return
         if part is not None and record is None:
             assert read[part].tobytes() == values[part].tobytes(), name
-        fill = fill if record is None else None
-        kept = metadata.get("attributes")
-        self.expected.array(name, read if record is None else record, names=names, fill=fill, attributes=kept)
+        if record is not None:
+            read, fill = record, None
+        self.expected.array(name, read, names=names, fill=fill, attributes=metadata.get("attributes"))
 
 
 HALF = slice(0, 3)
@@ -72,6 +69,11 @@ HALF = slice(0, 3)
 
 def version_2():
     store = Store("v2", "zarr")
+
+    def plain(dtype, *, shape=(5,), chunks=(3,), fill_value=None, compressor=None, **more):
+        metadata = {"shape": list(shape), "chunks": list(chunks), "dtype": dtype}
+        return {**metadata, "compressor": compressor, "fill_value": fill_value, **more}
+
     for order in "<>":
         side = {"<": "little", ">": "big"}[order]
         for name in ("b1", *NUMBERS):
@@ -80,34 +82,29 @@ def version_2():
                 continue
             values = bits(name) if name != "b1" else np.array([True, False, True, True, False])
             fill = {"f": 1.5, "c": [1.5, -2.0], "b": True}.get(values.dtype.kind, 7)
-            dtype = ("|" if single else order) + name
-            metadata = {"shape": [5], "chunks": [3], "dtype": dtype, "compressor": None, "fill_value": fill}
+            metadata = plain(("|" if single else order) + name, fill_value=fill)
             store.array(f"{side}/{name}", metadata, values, part=HALF)
     for name in ("bfloat16", "float8_e4m3fn", "float8_e5m2", "int4"):
-        values = bits(getattr(ml_dtypes, name))
-        metadata = {"shape": [5], "chunks": [3], "dtype": name, "compressor": None, "fill_value": None}
-        store.array(f"ml/{name}", metadata, values)
+        store.array(f"ml/{name}", plain(name), bits(getattr(ml_dtypes, name)))
     grid = bits("i4", (5, 7))
     for name, compressor in {
         "blosc": {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": -1, "blocksize": 0},
         "zlib": {"id": "zlib", "level": 1}, "gzip": {"id": "gzip", "level": 1},
         "bz2": {"id": "bz2", "level": 1}, "zstd": {"id": "zstd", "level": 1},
     }.items():  # fmt: skip
-        metadata = {"shape": [5, 7], "chunks": [3, 4], "dtype": "<i4"}
-        metadata |= {"compressor": compressor, "fill_value": -1}
+        metadata = plain("<i4", shape=(5, 7), chunks=(3, 4), fill_value=-1, compressor=compressor)
         store.array(f"codecs/{name}", metadata, grid, part=HALF)
     for order in "CF":
         for name, separator in (("dot", "."), ("slash", "/")):
-            metadata = {"shape": [5, 7], "chunks": [3, 4], "dtype": "<i4", "compressor": None, "order": order}
-            metadata |= {"dimension_separator": separator, "fill_value": None}
+            layout = {"order": order, "dimension_separator": separator}
+            metadata = plain("<i4", shape=(5, 7), chunks=(3, 4), **layout)
             store.array(f"layouts/{order}_{name}", metadata, grid)
     fields = [["count", "<i4"], ["weight", ">f8"], ["raw", "|S3"], ["block", "<i2", [2]]]
     record = np.zeros(3, [("count", "<i4"), ("weight", ">f8"), ("raw", "S3"), ("block", "<i2", (2,))])
     record["count"] = [1, 2, 3]
-    metadata = {"shape": [3], "chunks": [2], "dtype": fields, "compressor": None, "fill_value": None}
+    metadata = plain(fields, shape=(3,), chunks=(2,))
     store.array("record", metadata, record["count"], record=record, field="count")
-    metadata = {"shape": [], "chunks": [], "dtype": "<f8", "compressor": None, "fill_value": 2.5}
-    store.array("scalar", metadata, np.array(0.0), part=None)
+    store.array("scalar", plain("<f8", shape=(), chunks=(), fill_value=2.5), np.array(0.0), part=None)
     store.expected.save()
 
 
@@ -128,9 +125,8 @@ def version_3():
         fill = {"f": 1.5, "c": [1.5, "NaN"], "b": True}.get(values.dtype.kind, 7)
         store.array(f"types/{name}", plain(name, fill), values, part=HALF)
     for name in ML:
-        values = bits(getattr(ml_dtypes, name))
         fill = -1 if "int" in name else 1.5
-        store.array(f"ml/{name}", plain(name, fill), values, part=HALF)
+        store.array(f"ml/{name}", plain(name, fill), bits(getattr(ml_dtypes, name)), part=HALF)
     # tensorstore reads the fill value 2 of this type as 2**-63; no chunk is missing here.
     values = bits(ml_dtypes.float8_e8m0fnu)
     store.array("ml/float8_e8m0fnu", plain("float8_e8m0fnu", 2.0), values, record=values)

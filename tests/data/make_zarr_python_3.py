@@ -25,13 +25,12 @@ except ImportError:
 
 class Store:
     def __init__(self, name, zarr_format):
-        self.path = path = DIRECTORY / name
-        self.zarr_format = zarr_format
-        self.root = zarr.open_group(path, mode="w", zarr_format=zarr_format)
-        self.expected = Expected(path)
+        self.path, self.zarr_format = DIRECTORY / name, zarr_format
+        self.root = zarr.open_group(self.path, mode="w", zarr_format=zarr_format)
+        self.expected = Expected(self.path)
         self.bits = partial(any_bits, np.random.default_rng(4))
 
-    def array(self, path, values, *, part=..., kind=None, lossy=False, filled=True, **options):
+    def array(self, path, values, *, part=..., lossy=False, filled=True, **options):
         """Write an array, or a part of it, and keep what zarr-python then reads."""
         values = np.asarray(values)
         given = {"dtype": values.dtype, "chunks": values.shape, "compressors": None, **options}
@@ -47,14 +46,10 @@ class Store:
             print(f"{zarr.__version__} does not write {self.zarr_format} {path}: {error!r}")  # noqa: T201
             rmtree(self.path / path, ignore_errors=True)
             return
-        if read.dtype.kind == "O" and isinstance(read.ravel()[0], bytes):
-            kind = "bytes"
         fill = array.metadata.fill_value if filled and read.dtype.kind not in "OT" else None
-        names = options.get("dimension_names")
-        self.expected.array(
-            path, read, kind=kind, names=names, fill=None if fill is None else np.asarray(fill, read.dtype),
-            attributes=options.get("attributes"),
-        )  # fmt: skip
+        given = {"names": options.get("dimension_names"), "attributes": options.get("attributes")}
+        given["fill"] = None if fill is None else np.asarray(fill, read.dtype)
+        self.expected.array(path, read, **given)
 
     def group(self, path, attributes=None):
         self.root.create_group(path, attributes=attributes)
@@ -118,7 +113,7 @@ def types(zarr_format):
     store.array("string_2d", objects(["a", "bc", "", "é"]).reshape(2, 2), chunks=(2, 1), dtype=str)
     blobs = objects([b"", b"\x00\xff", b"abc", b"y" * 40, b"\x00"])
     variable = zarr.dtype.VariableLengthBytes() if hasattr(zarr, "dtype") else bytes
-    options = {"chunks": (2,), "dtype": variable, "kind": "bytes"}
+    options = {"chunks": (2,), "dtype": variable}
     store.array("bytes", blobs, **options)
     store.array("bytes_missing", blobs, **options, part=slice(0, 2), fill_value=b"no")
     store.close(consolidated=zarr_format == 3 and zarr.__version__ >= "3.4")
