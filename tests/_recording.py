@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import msgspec
 
 import xzarr3
-from xzarr3.stores import BytesValue, Store, Value
+from xzarr3.stores import BytesValue, Store, Value, WrapperStore
 from xzarr3.tracing import events
 
 
@@ -34,7 +34,7 @@ class Request(NamedTuple):
     size: int
 
 
-class RecordingStore(Store):
+class RecordingStore(WrapperStore):
     """Hands everything on to another store, and notes what is read.
 
     Parts of a value are read one by one, even if the other store has all of it in memory; it then has no
@@ -43,10 +43,9 @@ class RecordingStore(Store):
     """
 
     def __init__(self, inner: Store, request_bytes: int = 64, **traits: Any) -> None:
-        super().__init__()
-        self.inner = inner
+        super().__init__(inner)
         traits |= {"request_bytes": request_bytes, "conditional": inner.traits.conditional}
-        self.traits = msgspec.structs.replace(self.traits, **traits)
+        self.traits = msgspec.structs.replace(Store.traits, **traits)
         self.requests: list[Request] = []
 
     @property
@@ -75,21 +74,6 @@ class RecordingStore(Store):
     def open(self, key: str, first: Any = None, version: object | None = None) -> Value | None:
         inner = self.inner.open(key, None, version)
         return None if inner is None else _Recorded(self, key, inner)
-
-    def put(self, key: str, pieces: Any) -> None:
-        self.inner.put(key, pieces)
-
-    def erase(self, *keys: str) -> None:
-        self.inner.erase(*keys)
-
-    def list(self, prefix: str = "") -> Iterable[str]:
-        return self.inner.list(prefix)
-
-    def versions(self, keys: Sequence[str]) -> Sequence[object | None]:
-        return self.inner.versions(keys)
-
-    def exclusive(self, key: str) -> AbstractContextManager[object]:
-        return self.inner.exclusive(key)
 
 
 class _Recorded(Value):
