@@ -304,12 +304,8 @@ def sharded() -> xr.Dataset:
     ds["odd"].encoding = {"chunks": (5, 3), "shards": (10, 6), "_FillValue": -1.0}
     ds["packed"].encoding = {"dtype": "int16", "scale_factor": 0.1, "_FillValue": np.int16(-1)}
     ds["packed"].encoding |= {"chunks": (6, 4), "shards": (24, 8)}
-    ds["time"].encoding = {
-        "units": "days since 1999-01-01",
-        "dtype": "int32",
-        "chunks": (8,),
-        "shards": (24,),
-    }
+    ds["time"].encoding = {"units": "days since 1999-01-01", "dtype": "int32"}
+    ds["time"].encoding |= {"chunks": (8,), "shards": (24,)}
     return ds
 
 
@@ -383,9 +379,8 @@ def mixed_tree() -> xr.DataTree:
         "/atmosphere": cmip_noleap(),
         "/atmosphere/daily": forecast(),
         "/empty/below": xr.Dataset(),
-        "/stations": texts().drop_dims(
-            "nothing"
-        ),  # zarr-python writes no blocks of no elements in version 2.
+        # zarr-python writes no blocks of no elements in version 2.
+        "/stations": texts().drop_dims("nothing"),
         "/größe 2": flags(),
     }
     return xr.DataTree.from_dict(nodes)

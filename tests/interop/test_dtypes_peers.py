@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,26 +66,13 @@ def test_both_write_the_same_data_type(dtype: Any) -> None:
     assert type(mine).__name__ in (type(other).__name__, "Struct")
 
 
-@pytest.mark.parametrize("name", NUMERIC)
-@pytest.mark.parametrize("zarr_format", [2, 3])
-def test_both_write_the_same_numbers(name: str, zarr_format: Any) -> None:
-    mine, other = parse_dtype(name), peer(name)
-    for scalar in special(name):
-        form = mine.to_json_scalar(scalar, zarr_format=zarr_format)
-        if "0x" in str(form):
-            continue  # zarr-python writes "NaN" for every NaN.
-        assert plain(other.to_json_scalar(scalar, zarr_format=zarr_format)) == form
-        back = other.from_json_scalar(form, zarr_format=zarr_format)
-        assert mine.bits(back) == mine.bits(mine.from_json_scalar(form, zarr_format=zarr_format))
-
-
 def record(dtype: list[Any], *fields: Any) -> Any:
     return np.array(fields, dtype)[()]
 
 
-OTHERS: list[tuple[Any, list[Any]]] = [
-    ("S4", [b"", b"ab", b"\xff\0a"]), ("<U3", ["", "é日", "😀"]), (">U3", ["abc"]),
-    ("V3", [np.void(b"\1\2\3"), np.void(bytes(3))]),
+SCALARS: list[tuple[Any, Any]] = [
+    *((name, special(name)) for name in NUMERIC), ("S4", [b"", b"ab", b"\xff\0a"]),
+    ("<U3", ["", "é日", "😀"]), (">U3", ["abc"]), ("V3", [np.void(b"\1\2\3"), np.void(bytes(3))]),
     ("<M8[s]", [np.datetime64(5, "s"), np.datetime64("NaT", "s"), np.datetime64(-(2**62), "s")]),
     (">M8[10us]", [np.datetime64(7, ("us", 10))]),
     ("<m8[ns]", [np.timedelta64(-1, "ns"), np.timedelta64("NaT", "ns")]), (PLAIN, [record(PLAIN, 1, 2.5)]),
@@ -92,9 +80,9 @@ OTHERS: list[tuple[Any, list[Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("dtype", "scalars"), OTHERS, ids=str)
+@pytest.mark.parametrize(("dtype", "scalars"), SCALARS, ids=[str(dtype) for dtype, _ in SCALARS])
 @pytest.mark.parametrize("zarr_format", [2, 3])
-def test_both_write_the_same_scalars(dtype: Any, scalars: list[Any], zarr_format: Any) -> None:
+def test_both_write_the_same_scalars(dtype: Any, scalars: Any, zarr_format: Any) -> None:
     mine, other = parse_dtype(np.dtype(dtype)), peer(dtype)
     if dtype == "V3" and zarr_format == 3:
         mine = parse_dtype({"name": "raw_bytes", "configuration": {"length_bytes": 3}})
@@ -102,16 +90,17 @@ def test_both_write_the_same_scalars(dtype: Any, scalars: list[Any], zarr_format
         pytest.skip("older releases wrote base64 in whatever byte order")
     for scalar in scalars:
         form = mine.to_json_scalar(scalar, zarr_format=zarr_format)
-        written = plain(quietly(lambda scalar=scalar: other.to_json_scalar(scalar, zarr_format=zarr_format)))  # type: ignore[misc]
-        if form == "NaT":
-            assert written == NAT  # Two words for the same.
-        elif not (isinstance(mine, Struct) and isinstance(written, str) and zarr_format == 3):
-            assert written == form  # Older ones wrote base64 for structs.
-        assert mine.bits(mine.from_json_scalar(written, zarr_format=zarr_format)) == mine.bits(scalar)
-        if isinstance(mine, Struct) and isinstance(written, str) and zarr_format == 3:
-            continue
-        back = other.from_json_scalar(form, zarr_format=zarr_format)
-        assert mine.bits(mine.cast_scalar(back)) == mine.bits(scalar)
+        if "0x" in str(form):
+            continue  # zarr-python writes "NaN" for every NaN.
+        bits = mine.bits(mine.from_json_scalar(form, zarr_format=zarr_format))
+        written = plain(quietly(partial(other.to_json_scalar, scalar, zarr_format=zarr_format)))
+        # Older ones wrote base64 for structs; "NaT" is another word for the least integer.
+        is_old = isinstance(mine, Struct) and isinstance(written, str) and zarr_format == 3
+        assert is_old or written == (NAT if form == "NaT" else form)
+        assert mine.bits(mine.from_json_scalar(written, zarr_format=zarr_format)) == bits
+        if not is_old:
+            back = other.from_json_scalar(form, zarr_format=zarr_format)
+            assert mine.bits(mine.cast_scalar(back)) == bits
 
 
 @pytest.mark.parametrize(

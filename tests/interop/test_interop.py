@@ -670,24 +670,19 @@ COMPRESSORS: dict[str, Any] = {
     "blosc_none": numcodecs.Blosc("blosclz", 5, 0), "none": None,
 }  # fmt: skip
 FILTERS: dict[str, tuple[str, list[Any]]] = {
-    "delta": ("<i4", [numcodecs.Delta("<i4")]),
-    "delta_big": (">i4", [numcodecs.Delta(">i4")]),
+    "delta": ("<i4", [numcodecs.Delta("<i4")]), "delta_big": (">i4", [numcodecs.Delta(">i4")]),
     "delta_narrow": ("<i4", [numcodecs.Delta("<i4", "<i2")]),
     "fixedscaleoffset": ("<f8", [numcodecs.FixedScaleOffset(3, 10, "<f8", "<i4")]),
     "fixedscaleoffset_big": (">f4", [numcodecs.FixedScaleOffset(3, 10, ">f4", ">i2")]),
-    "quantize": ("<f4", [numcodecs.Quantize(2, "<f4")]),
-    "bitround": ("<f4", [numcodecs.BitRound(9)]),
+    "quantize": ("<f4", [numcodecs.Quantize(2, "<f4")]), "bitround": ("<f4", [numcodecs.BitRound(9)]),
     "astype": ("<f8", [numcodecs.AsType("<f4", "<f8")]),
-    "astype_big": (">i4", [numcodecs.AsType(">i8", ">i4")]),
-    "packbits": ("|b1", [numcodecs.PackBits()]),
-    "shuffle": ("<i4", [numcodecs.Shuffle(4)]),
-    "crc32": ("<i4", [numcodecs.CRC32()]),
-    "adler32": (">i4", [numcodecs.Adler32()]),
-    "fletcher32": ("<i4", [numcodecs.Fletcher32()]),
+    "astype_big": (">i4", [numcodecs.AsType(">i8", ">i4")]), "packbits": ("|b1", [numcodecs.PackBits()]),
+    "shuffle": ("<i4", [numcodecs.Shuffle(4)]), "crc32": ("<i4", [numcodecs.CRC32()]),
+    "adler32": (">i4", [numcodecs.Adler32()]), "fletcher32": ("<i4", [numcodecs.Fletcher32()]),
     "jenkins": ("<i4", [numcodecs.JenkinsLookup3()]),
     "several": ("<i4", [numcodecs.Delta("<i4"), numcodecs.Shuffle(4), numcodecs.Zlib(1), numcodecs.CRC32()]),
     "two_of_arrays": ("<f8", [numcodecs.AsType("<f4", "<f8"), numcodecs.BitRound(9)]),
-}
+}  # fmt: skip
 OF_BYTES = ("shuffle", "crc32", "adler32", "fletcher32", "jenkins_lookup3", "zlib")
 LOSSY = ("fixedscaleoffset", "quantize", "bitround", "astype", "two_of_arrays")
 

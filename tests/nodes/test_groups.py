@@ -139,15 +139,12 @@ def test_names_that_are_not_permitted(path: str, store: xzarr3.Store) -> None:
     root = sample(store)
     before = contents(store)
     refused(
-        InvalidKeyError,
-        lambda: root.create_array(path, shape=1, dtype="int8"),
-        lambda: root.require_group(path),
-        lambda: xzarr3.create_group(store, path, overwrite=True),
+        InvalidKeyError, lambda: root.create_array(path, shape=1, dtype="int8"),
+        lambda: root.require_group(path), lambda: xzarr3.create_group(store, path, overwrite=True),
         lambda: xzarr3.create_array(store, path, shape=1, dtype="int8", overwrite=True),
-        lambda: xzarr3.open_group(store, path, mode="w"),
-        lambda: xzarr3.open_group(store, path, mode="a"),
+        lambda: xzarr3.open_group(store, path, mode="w"), lambda: xzarr3.open_group(store, path, mode="a"),
         match=f"{re.escape(repr(path))}.*accepted|accepted.*{re.escape(repr(path))}",
-    )
+    )  # fmt: skip
     if path in BAD_PATHS[:-1]:
         asks = [lambda: root[path], lambda: xzarr3.open(store, path), lambda: root.__delitem__(path)]
         refused((InvalidKeyError, NodeNotFoundError), *asks)
@@ -184,13 +181,10 @@ def test_what_may_not_be_made_changes_nothing(store: xzarr3.Store) -> None:
     )
     for error in (NodeExistsError, FileExistsError):
         refused(
-            error,
-            *(partial(root.create_array, path, **array) for path in "ag"),
-            *(partial(root.create_group, path) for path in ("a", "g/h")),
-            partial(xzarr3.create_group, store),
-            partial(xzarr3.create_array, store, **array),
-            match="overwrite=True",
-        )
+            error, *(partial(root.create_array, path, **array) for path in "ag"),
+            *(partial(root.create_group, path) for path in ("a", "g/h")), partial(xzarr3.create_group, store),
+            partial(xzarr3.create_array, store, **array), match="overwrite=True",
+        )  # fmt: skip
     empty = (partial(root["g"].create_group, ""), partial(root.create_array, "", **array))  # type: ignore[union-attr]
     refused((NodeExistsError, InvalidKeyError), *empty)
     refused(NodeTypeError, partial(root.require_group, "a"), match="array, not a group")
@@ -558,18 +552,11 @@ def test_read_only_groups(store: xzarr3.Store) -> None:
     for root in (plain, pickle.loads(pickle.dumps(held))):
         assert (sorted(root), root.consolidated) == (["a", "empty", "g"], root is not plain)
         refused(
-            ReadOnlyError,
-            partial(root.create_group, "n"),
-            partial(root.create_array, "n", data=[1]),
-            partial(root.require_group, "n"),
-            partial(root.__delitem__, "a"),
-            partial(root.attrs.update, a=1),
-            partial(root["g"].attrs.put, {}),
-            partial(root.update_attributes, {}),
-            partial(root["g"].create_group, "n"),
-            partial(root["a"].resize, 1),
-            root.consolidate,
-        )
+            ReadOnlyError, partial(root.create_group, "n"), partial(root.create_array, "n", data=[1]),
+            partial(root.require_group, "n"), partial(root.__delitem__, "a"), partial(root.attrs.update, a=1),
+            partial(root["g"].attrs.put, {}), partial(root.update_attributes, {}),
+            partial(root["g"].create_group, "n"), partial(root["a"].resize, 1), root.consolidate,
+        )  # fmt: skip
         assert root.require_group("g").path == "g"
     if isinstance(store, xzarr3.LocalStore):
         closed = xzarr3.LocalStore(store.root, read_only=True)
@@ -730,14 +717,11 @@ SOURCES: dict[str, dict[str, Any]] = {
     "turned": {"chunks": 4, "order": "F", "compressors": "blosc"},
 }  # fmt: skip
 TAKEN: dict[str, dict[str, Any]] = {
-    "all": {},
-    "chunks": {"chunks": 5, "shards": None},
-    "shards": {"chunks": (2, 4), "shards": (4, 12)},
-    "type": {"dtype": "f8"},
-    "fill value": {"fill_value": 9},
+    "all": {}, "chunks": {"chunks": 5, "shards": None}, "shards": {"chunks": (2, 4), "shards": (4, 12)},
+    "type": {"dtype": "f8"}, "fill value": {"fill_value": 9},
     "codecs": {"compressors": None, "filters": None},
     "format": {"zarr_format": 3, "shards": None, "chunks": 6},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("taken", slow_but(TAKEN, "all", "chunks", "format"))

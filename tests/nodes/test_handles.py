@@ -102,13 +102,10 @@ USES: dict[str, Callable[[Array], object]] = {
     "dask": lambda array: from_zarr(array).compute(scheduler="sync"),
 }
 OTHERS: dict[str, dict[str, Any]] = {
-    "data type": {"data": np.arange(4) + 0.5},
-    "fill value": {"data": np.arange(4), "fill_value": 7},
-    "codecs": {"data": np.arange(4), "compressors": None},
-    "chunks": {"data": np.arange(4), "chunks": 3},
-    "shape": {"data": np.arange(2)},
-    "values": {"data": np.arange(4) + 1},
-}
+    "data type": {"data": np.arange(4) + 0.5}, "fill value": {"data": np.arange(4), "fill_value": 7},
+    "codecs": {"data": np.arange(4), "compressors": None}, "chunks": {"data": np.arange(4), "chunks": 3},
+    "shape": {"data": np.arange(2)}, "values": {"data": np.arange(4) + 1},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("use", USES)

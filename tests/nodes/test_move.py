@@ -58,16 +58,12 @@ def test_a_group_moves_with_all_that_is_below(place: xzarr3.Store, zarr_format: 
 
 
 WRONG: dict[str, tuple[str, str, type[Exception]]] = {
-    "into itself": ("a", "a/c", NodeExistsError),
-    "to itself": ("a", "a", NodeExistsError),
-    "to a group above": ("a/b", "a", NodeExistsError),
-    "onto another": ("a", "z", NodeExistsError),
-    "onto keys of others": ("a", "q", NodeExistsError),
-    "below an array": ("a", "z/a", xzarr3.NodeTypeError),
-    "what is not there": ("q", "r", NodeNotFoundError),
-    "to a reserved name": ("a", "__r", InvalidKeyError),
+    "into itself": ("a", "a/c", NodeExistsError), "to itself": ("a", "a", NodeExistsError),
+    "to a group above": ("a/b", "a", NodeExistsError), "onto another": ("a", "z", NodeExistsError),
+    "onto keys of others": ("a", "q", NodeExistsError), "below an array": ("a", "z/a", xzarr3.NodeTypeError),
+    "what is not there": ("q", "r", NodeNotFoundError), "to a reserved name": ("a", "__r", InvalidKeyError),
     "to a name of ours": ("a", "g/.xzarr3-staged-r", InvalidKeyError),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", WRONG)

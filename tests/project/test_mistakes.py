@@ -15,11 +15,11 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from _mistakes import MISTAKES, create, encoded
 from _servers import answered_by
 
 import xzarr3
@@ -140,6 +140,257 @@ def check_manners(error: BaseException) -> None:
     assert frames <= MOST_FRAMES
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again)) == (type(error), text)
+
+
+def memory() -> xzarr3.MemoryStore:
+    return xzarr3.MemoryStore()
+
+
+def create(**options: Any) -> xzarr3.Array:
+    return xzarr3.create_array(xzarr3.MemoryStore(), **{"shape": (10, 20), "dtype": "f4", **options})
+
+
+def ours(place: Any, **options: Any) -> xr.Dataset:
+    return xr.open_dataset(place, engine="xzarr3", **options)
+
+
+def encoded(things: Any, encoding: Any) -> None:
+    xzarr3.to_zarr(things.dataset, xzarr3.MemoryStore(), encoding=encoding)
+
+
+def written(things: Any, dataset: Any, **options: Any) -> None:
+    xzarr3.to_zarr(dataset, things.store, **options)
+
+
+def away(url: str, **options: Any) -> Any:
+    return xzarr3.open(url, storage_options={"retries": 0, "deadline": 2, **options})
+
+
+NotFound, WrongNode = xzarr3.NodeNotFoundError, xzarr3.NodeTypeError
+Argument, WrongType, Unknown = xzarr3.ArgumentError, xzarr3.ArgumentTypeError, xzarr3.UnknownNameError
+Document, Extension = xzarr3.MetadataError, xzarr3.UnknownExtensionError
+Store, Denied, Option = xzarr3.StoreError, xzarr3.StorePermissionError, xzarr3.StoreOptionError
+Selection, DataType = xzarr3.SelectionError, xzarr3.DataTypeValidationError
+
+# What is done with the things, the class of the error, and two strings that it has.
+MISTAKES: list[tuple[Callable[[Any], Any], type[Exception], str, str]] = [
+    # What is not there, or is something else.
+    (lambda t: xzarr3.open(t.path("file.nc")), NotFound, "HDF5 file", "VirtualiZarr"),
+    (lambda t: ours(t.path("file.nc")), NotFound, "HDF5", "open_dataset(path)"),
+    (lambda t: ours(t.path("file.nc"), group="a"), NotFound, "HDF5", "'/a'"),
+    (lambda t: xzarr3.open_group(t.path("file3.nc")),
+     NotFound, "netCDF-3", "with xr.open_dataset(path), convert"),
+    (lambda t: xzarr3.open(t.path("notes.txt")), NotFound, "it is a file", "correct"),
+    (lambda t: xzarr3.open(t.path("ice")), NotFound, "an Icechunk repo", "session"),
+    (lambda t: xzarr3.open(t.path("zipped.zarr")), NotFound, "a zip", "ZipStore("),
+    (lambda t: ours(t.path("above.zip")), NotFound, "'store.zarr'", "group"),
+    (lambda t: xzarr3.open(t.path("abov.zip")), NotFound, "'above.zip'?", "exist"),
+    (lambda t: ours(t.path("outer/inner")), NotFound, "it has: 'data.zarr'", "open"),
+    (lambda t: xzarr3.open("/dev/null"), NotFound, "neither a directory", "correct"),
+    (lambda t: xzarr3.open(t.path("link")), NotFound, "neither", "correct the path"),
+    (lambda t: xzarr3.open(t.path("empty")), NotFound, "directory is empty", "empty'"),
+    (lambda t: xzarr3.open(xzarr3.MemoryStore()), NotFound, "nothing", "stored there"),
+    (lambda t: xzarr3.open(t.path("stroe.zarr")), NotFound, "no 'stroe.zarr'", "n 'store.zarr'?"),
+    (lambda t: ours(t.path("e.zarr")), NotFound, "no 'e.zarr'", "it has: "),
+    (lambda t: ours(t.path("s*.zarr")), NotFound, "'s*.zarr'", "open_mfdataset("),
+    (lambda t: xzarr3.open(t.path("outr?/x")), NotFound, "'outr?/x'", "engine='xz"),
+    (lambda t: xzarr3.open(t.path("outr/x")), NotFound, "'outr'", "'outer'?"),
+    (lambda t: ours(f"{t.store}/t2n"), NotFound, "'t2n'", "'t2m'?"),
+    (lambda t: xzarr3.copy(t.path("stre.zarr"), memory()), NotFound, "'stre", "'store"),
+    (lambda t: xzarr3.consolidate_metadata(t.path("stor.zarr")), NotFound, "'stor.zarr'", "'store.zarr'?"),
+    (lambda t: xzarr3.recover(t.path("stor.zarr")), NotFound, "recover", "'store"),
+    (lambda t: xzarr3.open(t.store, zarr_format=2), NotFound, "than 2", "leave"),
+    # Places and their options.
+    (lambda t: xzarr3.open("s3:/bucket/x"), Store, "'s3://bucket/x'?", "pathlib"),
+    (lambda t: xzarr3.create_group(Path("s3://b/x")), Store, "'s3://b/x'?", "text"),
+    (lambda t: ours("s3:/bucket/x"), Store, "'s3://bucket/x'?", "pathlib"),
+    (lambda t: xzarr3.open("s3//bucket/x"), Store, "'s3://bucket/x'?", "URL"),
+    (lambda t: xzarr3.open_store("gs:/bucket/x"), Store, "'gs://bucket/x'?", "URL"),
+    (lambda t: xzarr3.open("https:/h/x"), Store, "'https://h/x'?", "URL"),
+    (lambda t: xzarr3.open("file:/data/x"), Store, "'file:///data/x'?", "URL"),
+    (lambda t: xzarr3.open("C:\\data\\x"), Store, "a path of Windows", "'/mnt/c/"),
+    (lambda t: xzarr3.open("htps://h/x"), Store, "mean 'https'?", "knows"),
+    (lambda t: xzarr3.open("webdav://h/x"), Store, "webdav4", "pip install"),
+    (lambda t: away(f"{t.closed}/x"), Store, "connection is refused", "address"),
+    (lambda t: away("s3://b/x", endpoint_url=t.closed, allow_http=True, anon=True),
+     Store, "the connection is refused", "correct the address"),
+    (lambda t: away("s3://b/x", endpoint_url="h:9"), Store, "URL", "https://"),
+    (lambda t: away(f"{t.web}/denied/x"), Denied, "403", "credentials"),
+    (lambda t: away("s3://b/x", endpoint_url=t.closed, allow_http=True, annon=True),
+     Store, "'annon'", "did you mean 'anon'?"),
+    (lambda t: away(t.closed, client_opts={}), Store, "'client_opts'", "'client_options'?"),
+    (lambda t: xzarr3.open(t.store, storage_options="anon"), WrongType, "'anon'", "{'anon': True}"),
+    (lambda t: ours(t.store, storage_options={"anon": True}), Option, "'anon'", "fsync"),
+    (lambda t: ours(f"simplecache::{t.web}/x.zarr"), Store, "open_store(...)", "CacheStore("),
+    (lambda t: xzarr3.open(""), Store, "the empty path", "'.'"),
+    (lambda t: xzarr3.from_zarr(None), WrongType, "NoneType", "a path"),
+    # Nodes and their names.
+    (lambda t: xzarr3.open_group(t.store, "t2m"), WrongNode, "array, not", "open_array"),
+    (lambda t: xzarr3.open_group(f"{t.store}/t2m"), WrongNode, "array, not", "store.zarr'"),
+    (lambda t: ours(f"{t.store}/t2m"), WrongNode, "take 't2m' of the group", "zarr'"),
+    (lambda t: ours(t.store, group="t2m"), WrongNode, "take 't2m'", "'/'"),
+    (lambda t: xzarr3.open_array(t.store), WrongNode, "group, not", "open_group()"),
+    (lambda t: xzarr3.from_zarr(t.store), WrongNode, "the path of an array", "'t2m'"),
+    (lambda t: xzarr3.open_group(t.store, mode="r+").require_group("t2m"), WrongNode, "'/t2m'", "choose"),
+    (lambda t: t.group["t2"], NotFound, "no array or group 't2'", "mean 't2m'?"),
+    (lambda t: t.group["T2M"], NotFound, "'T2M'", "did you mean 't2m'?"),
+    (lambda t: t.group["t2m/x"], NotFound, "'/t2m' is an array", "no nodes"),
+    (lambda t: t.group["ocean/x"], NotFound, "'ocean/x'", "has: 't2m'"),
+    (lambda t: xzarr3.open_array(t.store, "t2n"), NotFound, "'/t2n'", "'t2m'?"),
+    (lambda t: xzarr3.from_zarr(t.store, "t2n"), NotFound, "'/t2n'", "'t2m'?"),
+    (lambda t: ours(t.store, group="forecast"), NotFound, "'/forecast'", "has"),
+    (lambda t: xzarr3.open_group(t.store, mode="r+").__delitem__("t2n"), NotFound, "'t2n'", "'t2m'?"),
+    (lambda t: t.group[0], xzarr3.InvalidKeyError, "a string", "int"),
+    (lambda t: t.group.t2m, AttributeError, "'t2m'", "group['t2m']"),
+    (lambda t: t.group.create_aray, AttributeError, "aray'", "n 'create_array'?"),
+    (lambda t: xzarr3.open_gruop, AttributeError, "'open_gruop'", "'open_group'?"),
+    (lambda t: t.group["t2m"].resize((1, 1, 1)), Store, "read-only", "mode='r+'"),
+    (lambda t: t.group.attrs.update(a=1), Store, "read-only", "mode='r+'"),
+    (lambda t: xzarr3.create_group(t.path("notes.txt")), Store, "notes.txt'", "one is a file"),
+    (lambda t: xzarr3.to_zarr(t.values, t.path("notes.txt")), Store, "is a file", "another path"),
+    (lambda t: xzarr3.create_array(t.store, "t2m/x", shape=1, dtype="i1"),
+     WrongNode, "'/t2m' is an array", "below a group"),
+    (lambda t: t.array.read_chunk((5, 5)), Selection, "(2, 4) chunks", "from 0"),
+    (lambda t: xzarr3.create_group(t.store), FileExistsError, "exists", "overwrite"),
+    (lambda t: written(t, t.dataset), FileExistsError, "not empty", "mode 'w'"),
+    (lambda t: xzarr3.open(t.store, mode="rw"), Argument, "mode='rw'", "'r+'"),
+    (lambda t: ours(t.store, mode="w"), Argument, "mode='w'", "'r'"),
+    (lambda t: xzarr3.open(xzarr3.MemoryStore({"zarr.json": b'{"zarr_format": 3'})),
+     Document, "'zarr.json'", "truncated"),
+    (lambda t: xzarr3.open(xzarr3.MemoryStore({"zarr.json": b'{"zarr_format": 4, "node_type": "group"}'})),
+     Document, "found 4", "accepted: 3"),
+    # Arrays.
+    (lambda t: create(dtype="int61"), Extension, "'int61'", "did you mean 'int64'?"),
+    (lambda t: create(dtype=None), Document, "'dtype'", "or 'data'"),
+    (lambda t: create(shape=(-1, 2)), Document, "shape[0]", "found -1"),
+    (lambda t: create(shape=(1.5, 2)), Document, "'shape'", "integers"),
+    (lambda t: create(chunks="auto2"), Document, "'auto2'", "a shape"),
+    (lambda t: create(chunks={"x": 5}), Document, "{'x': 5}", "such as (10"),
+    (lambda t: create(chunks=(0, 5)), Document, "chunks[0]", "at least 1"),
+    (lambda t: create(chunks=((3, 3), 20)), Document, "to 6", "at least 10"),
+    (lambda t: create(chunks=(3, 3), shards=(10, 20)), Document, "not a multiple", "try shards=(9, 18)"),
+    (lambda t: create(chunks=(5, 5), shards=(2, 2)), Document, "not a multiple", "try shards=(5, 5)"),
+    (lambda t: create(chunks=(5, 5), shards=(10, 20), zarr_format=2), Document, "format 2", "no shards"),
+    (lambda t: create(compressors="zlib"), Extension, "'zlib'", "n 'numcodecs.zlib'?"),
+    (lambda t: create(compressors="lz4"), Extension, "'lz4'", "'numcodecs.lz4'?"),
+    (lambda t: create(compressors="jpeg2k"), Extension, "install the package", "register_codec"),
+    (lambda t: create(compressors=5), Document, "not a codec: int", "its name"),
+    (lambda t: create(compressors={"name": "zstd", "configuration": {"level": 99}}), Document, "99", "22"),
+    (lambda t: create(order="K"), Document, "'K'", "'C', 'F'"),
+    (lambda t: create(attributes={"a": {1}}), Document, "attributes.a", "JSON"),
+    (lambda t: create().attrs.__setitem__("a", {1}), Document, "attributes.a", "JSON"),
+    (lambda t: create().set(0, "x"), DataType, "'float32'", "<U1"),
+    (lambda t: create(dtype="i4").set(0, np.nan), DataType, "'int32'", "nan"),
+    (lambda t: create(dtype="i1").set(0, 300), DataType, "'int8'", "300"),
+    (lambda t: t.array[10], Selection, "10 is out of bounds", "-10 to 9"),
+    (lambda t: t.array.oindex[[0, 11]], Selection, "11 is out", "-10 to 9"),
+    (lambda t: t.array[1.5], Selection, "float", "integers"),
+    (lambda t: t.array["x"], Selection, "str", "slices"),
+    (lambda t: t.array[::0], Selection, "zero", "slice(None, None, 0)"),
+    (lambda t: t.array.vindex[[0, 1], [1, 2, 3]], Selection, "(3,)", ".oindex"),
+    (lambda t: t.array[np.ones((3, 3), bool)], Selection, "(3, 3)", "(10, 20)"),
+    (lambda t: t.array.get(out=np.zeros(3)), Selection, "float32", "(3,)"),
+    (lambda t: t.array.get(threads=0), Argument, "threads=0", "at least 1"),
+    (lambda t: t.array.resize(5), Selection, "(10, 20)", "pass 2 lengths"),
+    (lambda t: t.array.append(np.ones((3, 1)), axis=1), Selection, "(3, 1)", "(10, n)"),
+    (lambda t: t.array.append(np.zeros((1, 20)), axis=5), Selection, "axis 5", "-2 to 1"),
+    (lambda t: xzarr3.store(np.zeros(3), t.array), WrongType, "ndarray", "array[...]"),
+    (lambda t: xzarr3.store(da.zeros(3), "x"), WrongType, "into str", "open_array("),
+    (lambda t: xzarr3.store(da.zeros(3), t.array), Selection, "(3,)", "regions="),
+    (lambda t: xzarr3.from_zarr(t.array, chunks="unit"), Argument, "'unit'", "'units'"),
+    # Datasets.
+    (lambda t: written(t, t.more, append_dim="tiem"), Argument, "'tiem'", "did you mean 'time'?"),
+    (lambda t: written(t, t.more.isel(lat=slice(3)), append_dim="time"),
+     Argument, "'lat' has 3 here and 6 in the store", ".reindex_like()"),
+    (lambda t: written(t, t.more.assign_coords(lat=t.more.lat + 1), append_dim="time"),
+     Argument, "'lat' at [0] is -74.0 here and -75.0 in the store", ".interp_like()"),
+    (lambda t: written(t, t.more, prepend_dim="time"),
+     Argument, "though the labels increase", "prepend those that precede"),
+    (lambda t: written(t, t.more, prepend_dim="time", mode="a"), Argument, "mode='a'", "leave mode out"),
+    (lambda t: written(t, t.more[["t2m"]], append_dim="time"), Argument, "'pr'", "append all"),
+    (lambda t: written(t, t.more.assign(x=t.more.t2m), append_dim="time"), Argument, "'x'", "mode='a'"),
+    (lambda t: written(t, t.more, append_dim="time", encoding={"t2m": {"dtype": "i2"}}),
+     Argument, "'t2m' already exists", "leave it out"),
+    (lambda t: written(t, t.more, append_dim="time", mode="w"), Argument, "mode='w'", "leave mode out"),
+    (lambda t: written(t, t.more.assign(t2m=t.more.t2m.astype(str)), append_dim="time"),
+     Argument, "Mismatched dtypes", ".astype()"),
+    (lambda t: written(t, t.more, region="auto"),
+     Unknown, "2001-01-01 00:00:00, 2001-02-01", "has 12 from 2000-01-01 00:00:00 to 2000-12-01"),
+    (lambda t: written(t, t.dataset.isel(lat=[0, 2]), region="auto"), Argument, "[0, 2]", ".sortby('lat')"),
+    (lambda t: written(t, t.values.isel(time=slice(2)), region={"time": slice(3)}),
+     Argument, "'time' has 2 here and 3 in the region", "slice(0, 2)"),
+    (lambda t: written(t, t.values.isel(time=slice(2)), region={"time": slice(11, 13)}),
+     Argument, "'time' has 2 here and 1 in the region", "append_dim"),
+    (lambda t: written(t, t.values, region={"tiem": slice(12)}), Argument, "'tiem'", "mean 'time'?"),
+    (lambda t: written(t, t.values.isel(time=[0]), region={"time": 0}),
+     WrongType, "slice objects", "{'time': slice(0, 1)}"),
+    (lambda t: written(t, t.values, region={"time": slice(0, 12, 2)}), Argument, "step", "each run"),
+    (lambda t: written(t, t.values, region={"time": slice(12)}, append_dim="time"),
+     Argument, "in both", "leave it out of ``region``"),
+    (lambda t: written(t, t.dataset, region={"time": slice(12)}), Argument, "in common", ".drop_vars("),
+    (lambda t: xzarr3.to_zarr(t.values, t.path("stor.zarr"), region={"time": slice(12)}),
+     NotFound, "'stor.zarr'", "'store.zarr'?"),
+    (lambda t: written(t, t.values, region=[0]), WrongType, "a dict", "'auto'"),
+    (lambda t: written(t, t.dataset.isel(lat=slice(3)), mode="a"), Argument, "'lat' has 3 here", "mode='w'"),
+    (lambda t: written(t, t.dataset.rename(lat="y"), mode="a"), Argument, "'y'", ".rename()"),
+    (lambda t: written(t, t.dataset.assign(x=1), mode="r+"), Argument, "['x']", "``mode='a'``"),
+    (lambda t: written(t, t.dataset, mode="x"), Argument, "mode='x'", "'w-'"),
+    (lambda t: xzarr3.to_zarr(np.zeros(3), memory()), WrongType, "ndarray", "create_array"),
+    (lambda t: encoded(t, {"t2n": {}}), Unknown, "'t2n'", "mean 't2m'?"),
+    (lambda t: encoded(t, {"chunks": 5}), Unknown, "by variable", "{'t2m': {'ch"),
+    (lambda t: encoded(t, {"t2m": "zstd"}), WrongType, "'zstd'", "dictionary"),
+    (lambda t: encoded(t, {"t2m": {"scale_facor": 1}}), Argument, "'scale_facor'", "'scale_factor'?"),
+    (lambda t: encoded(t, {"t2m": {"dtype": "int61"}}), WrongType, "'int61'", "did you mean 'int64'?"),
+    (lambda t: encoded(t, {"time": {"units": "days after 2000"}}), Argument, "'time'", "'days since 2000"),
+    (lambda t: encoded(t, {"t2m": {"chunks": (1, 6)}}),
+     Document, "'/t2m', field 'chunks'", "3 dimensions; found (1, 6)"),
+    (lambda t: encoded(t, {"t2m": {"chunks": (5, 3, 3), "shards": (12, 6, 8)}}),
+     Document, "'/t2m'", "try shards=(10, 6, 6)"),
+    (lambda t: encoded(t, {"t2m": {"compressors": "ztsd"}}), Extension, "'/t2m'", "mean 'zstd'?"),
+    (lambda t: xzarr3.to_zarr(t.dataset.assign(o=("time", [object()] * 12)), memory()),
+     Argument, "'o'", ".astype("),
+    (lambda t: xzarr3.to_zarr(t.dataset.rename(t2m="a/b"), memory()), Argument, "'a/b'", ".rename()"),
+    (lambda t: written(t, t.more, append_dim=["time"]), Argument, "['time']", "existing"),
+    (lambda t: ours(t.store, group=1), xzarr3.InvalidKeyError, "a path must be a string", "int"),
+    (lambda t: ours(t.store, keep_variables=1), WrongType, "1 names no variables", "accepted"),
+    (lambda t: xzarr3.open_mfdataset(memory()), WrongType, "MemoryStore", "accepted: stores"),
+    (lambda t: xzarr3.open_mfdataset([t.store], concat_dim=1, combine="nested"),
+     Argument, "concat_dim=1", "names of dimensions"),
+    (lambda t: encoded(t, 1), WrongType, "encoding=1", "accepted"),
+    (lambda t: xzarr3.store(None, create()), WrongType, "NoneType", "accepted: dask arrays"),
+    (lambda t: xzarr3.advise(t.dataset, access="series"), Selection, "'series'", "weights by"),
+    (lambda t: xzarr3.advise(t.dataset, target=["s3"]), Argument, "['s3']", "or a store"),
+    (lambda t: ours(t.store, missing="eror"), Argument, "'eror'", "'error'?"),
+    (lambda t: written(t, t.more, encoding=1, append_dim="time"),
+     WrongType, "encoding=1", "accepted: for each"),
+    (lambda t: encoded(t, {"time": {"calendar": 5}}), Argument, "'time'", "cannot be encoded"),
+    (lambda t: xzarr3.drop(t.store, time=slice(None, [])), Argument, "slice(None, [], ", "label"),
+    (lambda t: xzarr3.drop(t.store, ["time"]), WrongType, "indexers=['time']", "a mapping"),
+    (lambda t: xzarr3.open_mfdataset([t.store], drop_variables=1), WrongType, "1 names no", "list"),
+    (lambda t: xzarr3.from_zarr(t.array, name=5), WrongType, "name=5", "a string or None"),
+    (lambda t: xzarr3.from_zarr(t.array, chunks=1.5), Argument, "chunks=1.5", "shape (10, 20)"),
+    (lambda t: xzarr3.batches(t.array, 5, 2), Selection, "samples=5", "a list of selections"),
+    (lambda t: xzarr3.config.set([1]), WrongType, "[1]", "a mapping of names to values"),
+    (lambda t: xzarr3.MemoryStore([1]), WrongType, "not a store: [1]", "a dict"),
+    (lambda t: memory().put("a", None), WrongType, "key 'a'", "erase()"),
+    (lambda t: memory().put("a", 5), WrongType, "cannot store 5", "a list of bytes"),
+    (lambda t: memory().get("a", 5), xzarr3.InvalidRangeError, "not a byte range: 5", "(0, 10)"),
+    (lambda t: create().update_attributes(5), WrongType, "no attributes: (5,)", "a mapping"),
+    (lambda t: create(storage_transformers=5), Document, "found 5", "its name or its JSON"),
+    (lambda t: create(shape=b"x"), Document, "found b'x'", "integers of at least 0"),
+    (lambda t: create().append(np.zeros((1, 20)), axis=slice(1)), Selection, "slice(", "-2"),
+    (lambda t: xzarr3.open_dataset(t.store, chunks={"time": -3}),
+     Argument, "{'time': -3}", "accepted: positive lengths or sizes, or -1"),
+    (lambda t: ours(t.store, nullable="yes"), WrongType, "nullable='yes'", "accepted: True, False"),
+    (lambda t: ours(t.store, consolidated="no"), WrongType, "consolidated='no'", "None"),
+    (lambda t: written(t, t.dataset, mode="w", resume="no"), WrongType, "resume='no'", "True"),
+    (lambda t: xzarr3.create_group(t.store, overwrite="no"), WrongType, "overwrite='no'", "True, False"),
+    (lambda t: encoded(t, {"t2m": {"write_empty_chunks": "no"}}),
+     WrongType, "'t2m': write_empty_chunks='no'", "True, False, None"),
+    *((lambda t, name=name: written(t, t.dataset, mode="w", **{name: "no"}),
+       WrongType, f"{name}='no'", "accepted: True, False")
+      for name in ("check_labels", "widen_units", "consolidated", "write_empty_chunks", "compute")),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -92,14 +92,10 @@ def test_missing_is_that_of_what_is_opened_without(tmp_path: Path) -> None:
     with config.set(missing="error"):
         opened = xzarr3.open_array(store, "t")
         refused(
-            xzarr3.MissingChunksError,
-            lambda: opened[...],
-            lambda: xzarr3.open(store, "t")[...],
-            lambda: xzarr3.open_group(store)["t"][...],
-            lambda: xzarr3.from_zarr(store, "t").compute(),
-            lambda: xzarr3.open_dataset(store).load(),
-            lambda: xr.open_dataset(store, engine="xzarr3").load(),
-        )
+            xzarr3.MissingChunksError, lambda: opened[...], lambda: xzarr3.open(store, "t")[...],
+            lambda: xzarr3.open_group(store)["t"][...], lambda: xzarr3.from_zarr(store, "t").compute(),
+            lambda: xzarr3.open_dataset(store).load(), lambda: xr.open_dataset(store, engine="xzarr3").load(),
+        )  # fmt: skip
         np.testing.assert_array_equal(xzarr3.open_array(store, "t", missing="fill")[...], [1, 1, 0, 0])
     with pytest.raises(xzarr3.MissingChunksError):  # It was opened so.
         opened[...]
