@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 import warnings
@@ -155,27 +156,23 @@ def run_small(work: Callable[..., object], *arguments: str | int, seconds: float
 
 def killed_at_call(call: int, act: Callable[[], object]) -> int:
     """Run ``act`` in a child that is killed at this call of a function; returns how many it made."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if not child:
-        be_child()
-        made = 0
+    made = 0
 
-        def count(frame: object, event: str, argument: object) -> None:
-            nonlocal made
-            made += event == "call"
-            if made == call:
-                os.kill(os.getpid(), signal.SIGKILL)
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal made
+        made += event == "call"
+        if made == call:
+            os.kill(os.getpid(), signal.SIGKILL)
 
+    def work() -> None:
         sys.setprofile(count)
         try:
             act()
         finally:
             sys.setprofile(None)
-            os.write(writing, str(made).encode())
-            os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading) as told:
-        said = told.read()
-    os.waitpid(child, 0)
-    return int(said or 0)
+            os.write(told.fileno(), str(made).encode())
+
+    with tempfile.TemporaryFile() as told, processes(work) as (process,):
+        process.wait(300)
+        told.seek(0)
+        return int(told.read() or 0)

@@ -103,9 +103,10 @@ def test_both_write_the_same_scalars(dtype: Any, scalars: Any, zarr_format: Any)
             assert mine.bits(mine.cast_scalar(back)) == bits
 
 
-@pytest.mark.parametrize(
-    ("mine", "other"), [("string", "VariableLengthUTF8"), ("bytes", "VariableLengthBytes")]
-)
+ANY_SIZE = [("string", "VariableLengthUTF8"), ("bytes", "VariableLengthBytes")]
+
+
+@pytest.mark.parametrize(("mine", "other"), ANY_SIZE)
 def test_both_know_elements_of_any_size(mine: str, other: str) -> None:
     data_type, cls = parse_dtype(mine), getattr(theirs, other)
     assert type(data_type).__name__ == other

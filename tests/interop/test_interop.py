@@ -32,9 +32,7 @@ from _peers import (
     GdalBindings,
     Library,
     Request,
-    Tensorstore,
     Xzarr3,
-    ZarrPython,
     blosc,
     codec,
     find_gdal,
@@ -51,22 +49,15 @@ Direction = tuple[Library, Library]
 
 
 @cache
-def found_library(name: str) -> Library | str:
+def library(name: str) -> Any:
     try:
         return LIBRARIES[name]()
     except ImportError as error:
-        return f"{name} is not installed: {error}"
-
-
-def library(name: str) -> Library:
-    found = found_library(name)
-    return pytest.skip(found) if isinstance(found, str) else found
+        pytest.skip(f"{name} is not installed: {error}")
 
 
 def zarr_python() -> Any:
-    found = library("zarr-python")
-    assert isinstance(found, ZarrPython)
-    return found.module
+    return library("zarr-python").module
 
 
 @pytest.fixture(params=DIRECTIONS, ids="-to-".join)
@@ -357,9 +348,7 @@ ATTRIBUTES = {
 
 
 @pytest.mark.parametrize("names", [None, ("lat", "lon"), ("lat", None), (None, None)], ids=str)
-def test_names_and_attributes(
-    direction: Direction, names: tuple[str | None, ...] | None, tmp_path: Path
-) -> None:
+def test_names_and_attributes(direction: Direction, names: Any, tmp_path: Path) -> None:
     writer, reader = direction
     request = Request(names=names, attributes=ATTRIBUTES)
     writer.create(tmp_path / "a", request)
@@ -534,9 +523,8 @@ def said(node: Any) -> Any:
     assert full.pop("storage_transformers", []) == []
     if full["node_type"] == "array":
         encoding = full["chunk_key_encoding"]
-        separator = encoding.get("configuration", {}).get(
-            "separator", {"default": "/", "v2": "."}[encoding["name"]]
-        )
+        default = {"default": "/", "v2": "."}[encoding["name"]]
+        separator = encoding.get("configuration", {}).get("separator", default)
         full["chunk_key_encoding"] = {"name": encoding["name"], "configuration": {"separator": separator}}
         full["codecs"] = said_codecs(full["codecs"])
     elif "consolidated_metadata" in full:
@@ -831,9 +819,7 @@ def test_parts_of_version_2_are_replaced_by_turns(tmp_path: Path) -> None:
 
 
 def in_tensorstore(path: Path, **options: Any) -> Any:
-    found = library("tensorstore")
-    assert isinstance(found, Tensorstore)
-    return found._open(path, driver="zarr", **options)
+    return library("tensorstore")._open(path, driver="zarr", **options)
 
 
 TENSORSTORE: dict[str, Any] = {
@@ -1002,21 +988,21 @@ def test_gdal_reads(gdal: Gdal, name: str, tmp_path: Path) -> None:
     assert_gdal_reads(gdal.read(tmp_path / "a"), values)
 
 
-@pytest.mark.parametrize("consolidated", [False, True])
-def test_gdal_reads_arrays_of_a_hierarchy(gdal: Gdal, consolidated: bool, tmp_path: Path) -> None:
+@pytest.fixture(params=[False, True], ids=["plain", "consolidated"])
+def tree(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, bool]:
     write_tree(tmp_path / "g", xzarr3)
-    if consolidated:
+    if request.param:
         xzarr3.consolidate_metadata(tmp_path / "g")
+    return tmp_path / "g", request.param
+
+
+def test_gdal_reads_arrays_of_a_hierarchy(gdal: Gdal, tree: tuple[Path, bool]) -> None:
     for name in ("ocean/deep/so", "ocean/sst"):
-        assert_gdal_reads(gdal.read(tmp_path / "g", f"/{name}"), VALUES[name])
+        assert_gdal_reads(gdal.read(tree[0], f"/{name}"), VALUES[name])
 
 
-@pytest.mark.parametrize("consolidated", [False, True])
-def test_gdal_reads_groups(bindings: GdalBindings, consolidated: bool, tmp_path: Path) -> None:
-    path = tmp_path / "g"
-    write_tree(path, xzarr3)
-    if consolidated:
-        xzarr3.consolidate_metadata(path)
+def test_gdal_reads_groups(bindings: GdalBindings, tree: tuple[Path, bool]) -> None:
+    path, consolidated = tree
     root = bindings.root(path, USE_CONSOLIDATED_METADATA="YES" if consolidated else "NO")
 
     def walk(group: Any, prefix: str) -> dict[str, dict[str, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 from _conformance import refused
 from hypothesis import example, given
@@ -94,10 +93,3 @@ def test_shapes_fit_together(shape: tuple[int, ...], itemsize: int, limit: int, 
     inner = chunks_in_shards(grid, itemsize, limit)
     assert all(unit % chunk == 0 for unit, chunk in zip(units, inner, strict=True))
     assert math.prod(inner) * itemsize <= limit or set(inner) <= {1}
-
-
-@pytest.mark.parametrize("shards", [None, "auto", "4 kB", -1])
-@pytest.mark.parametrize("chunks", [None, "1 kB", (7, 9), -1])
-def test_values_survive_every_choice(chunks: Any, shards: Any) -> None:
-    values = np.arange(3000, dtype="int32").reshape(60, 50)
-    np.testing.assert_array_equal(made(data=values, chunks=chunks, shards=shards)[...], values)
