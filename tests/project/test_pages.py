@@ -95,10 +95,7 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 WITH_CODE = [page for page in PAGES if blocks(page, "python")]
-PRINTED = {
-    "api/opening": ["(31, 28, 31, 30", "[59.9  0. ]"],
-    "howto/append_daily": ["would be there twice"],
-}
+PRINTED = {"api/opening": ["(31, 28, 31, 30", "[59.9  0. ]"], "howto/append_daily": ["would be there twice"]}
 """What blocks without a block of text below them print."""
 
 
@@ -167,29 +164,26 @@ SERVICES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", SERVICES)
-def test_block_of_a_service(place: str, names: dict[str, Any], request: pytest.FixtureRequest) -> None:
-    words, scheme, name = SERVICES[place]
-    server = request.getfixturevalue(name)
-    url, options = f"{scheme}{server.bucket()}/", server.storage_options
-    if place == "gcs":
-        xzarr3.to_zarr(names["ds"], f"{url}daily.zarr", storage_options=options)
-    run_at(place, names, {f"{scheme}climate/": url, words: repr(options)})
-    xr.testing.assert_equal(xzarr3.open_dataset(f"{url}daily.zarr", storage_options=options), names["ds"])
+@pytest.mark.parametrize("place", [*SERVICES, "icechunk", "http"])
+def test_block_of_a_place(place: str, names: dict[str, Any], request: pytest.FixtureRequest) -> None:
+    if place in SERVICES:
+        words, scheme, name = SERVICES[place]
+        server = request.getfixturevalue(name)
+        url, options = f"{scheme}{server.bucket()}/", server.storage_options
+        if place == "gcs":
+            xzarr3.to_zarr(names["ds"], f"{url}daily.zarr", storage_options=options)
+        run_at(place, names, {f"{scheme}climate/": url, words: repr(options)})
+        found = xzarr3.open_dataset(f"{url}daily.zarr", storage_options=options)
+        xr.testing.assert_equal(found, names["ds"])
+    elif place == "icechunk":
+        pytest.importorskip("icechunk")
+        run_at(place, names, {})
+    else:
+        server = request.getfixturevalue("http_server")
+        name, folder = server.directory()
+        xzarr3.to_zarr(names["ds"], folder / "daily.zarr")
+        run_at(place, names, {"https://data.example.org": f"{server.url}/{name}"})
     xr.testing.assert_equal(names.get("daily", names["ds"]).compute(), names["ds"])
-
-
-def test_block_of_icechunk(names: dict[str, Any]) -> None:
-    pytest.importorskip("icechunk")
-    run_at("icechunk", names, {})
-    xr.testing.assert_equal(names["daily"].compute(), names["ds"])
-
-
-def test_block_of_http(names: dict[str, Any], http_server: Any) -> None:
-    name, folder = http_server.directory()
-    xzarr3.to_zarr(names["ds"], folder / "daily.zarr")
-    run_at("http", names, {"https://data.example.org": f"{http_server.url}/{name}"})
-    xr.testing.assert_equal(names["daily"].compute(), names["ds"])
 
 
 def test_imports_hold_to_the_layers() -> None:
@@ -245,6 +239,8 @@ def test_every_public_name_is_on_one_page_of_the_api_and_has_an_example() -> Non
     for module in (importlib.import_module(f"xzarr3{each}") for each in modules):
         public = [name for name in module.__all__ if not name.startswith("_")]
         assert [name for name in public if id(getattr(module, name)) not in known] == []
+    # Aliases of types have no text of their own.
+    assert [name for name, each in things.items() if not (each.__doc__ or hasattr(each, "__args__"))] == []
     own = [name for name, each in things.items() if inspect.isroutine(each) or inspect.isclass(each)]
     own = [name for name in own if things[name].__module__.startswith("xzarr3")]
     assert len(own) > 200
@@ -283,12 +279,11 @@ def test_each_dependency_has_a_reason_and_each_command_a_script() -> None:
 
 
 BROKEN = {
-    "[there](stores.md)": "no file stores.md",
-    "[top](#top)": "no heading for #top",
+    "[there](stores.md)": "no file stores.md", "[top](#top)": "no heading for #top",
     "![drawn](drawn.svg)": "no file drawn.svg",
     "[here](#a-page) `[code](nowhere.md)` [web](https://example.org)": None,
     "```text\n[not a link](nowhere.md)\n```": None,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("text", BROKEN)
