@@ -1,4 +1,4 @@
-"""Mistakes that users make: what the error says, how near the user's line is, and rules for all messages."""
+"""Mistakes and names from elsewhere: what the error says, how near the user's line is, rules for messages."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from _conformance import refused
 from _servers import answered_by
 
 import xzarr3
@@ -78,7 +79,7 @@ class Things:
     """Stores and files in one folder, which mistakes only read."""
 
     def __init__(self, folder: Path, web: str) -> None:
-        self.folder, self.web = folder, web
+        self.folder, self.web, self.empty = folder, web, xzarr3.MemoryStore()
         self.store = self.path("store.zarr")
         self.dataset = xr.Dataset(
             {name: (("time", "lat", "lon"), np.ones((12, 6, 8), "f4")) for name in ("t2m", "pr")},
@@ -171,6 +172,19 @@ Argument, WrongType, Unknown = xzarr3.ArgumentError, xzarr3.ArgumentTypeError, x
 Document, Extension = xzarr3.MetadataError, xzarr3.UnknownExtensionError
 Store, Denied, Option = xzarr3.StoreError, xzarr3.StorePermissionError, xzarr3.StoreOptionError
 Selection, DataType = xzarr3.SelectionError, xzarr3.DataTypeValidationError
+
+ARGUMENTS = {
+    "compressor": "compressors=", "compression": "compressors=", "complevel": "{'level': 1}",
+    "zlib": "{'name': 'gzip', 'configuration': {'level': 5}}", "chunk": "did you mean 'chunks'",
+    "chunksizes": "chunks=", "chunk_shape": "chunks=", "contiguous": "chunks=-1",
+    "shard": "did you mean 'shards'", "fillvalue": "did you mean 'fill_value'",
+    "filter": "did you mean 'filters'", "codecs": "filters=..., serializer=... and compressors=...",
+    "object_codec": "dtype='string'", "dims": "dimension_names=", "attrs": "attributes=",
+    "atributes": "did you mean 'attributes'", "dimension_separator": "chunk_key_encoding={'separator': '/'}",
+    "zarr_version": "zarr_format=", "config": "write_empty_chunks=",
+    "synchronizer": "leave 'synchronizer' out", "cache_metadata": "leave 'cache_metadata' out",
+    "chunk_store": "one store", "mode": "overwrite=True",
+}  # fmt: skip
 
 # What is done with the things, the class of the error, and two strings that it has.
 MISTAKES: list[tuple[Callable[[Any], Any], type[Exception], str, str]] = [
@@ -390,6 +404,45 @@ MISTAKES: list[tuple[Callable[[Any], Any], type[Exception], str, str]] = [
     *((lambda t, name=name: written(t, t.dataset, mode="w", **{name: "no"}),
        WrongType, f"{name}='no'", "accepted: True, False")
       for name in ("check_labels", "widen_units", "consolidated", "write_empty_chunks", "compute")),
+    # Names from elsewhere.
+    *((lambda t, name=name: xzarr3.create_array(t.empty, shape=4, dtype="i1", **{name: 1}),
+       WrongType, f"create_array() has no argument '{name}'", told) for name, told in ARGUMENTS.items()),
+    *((lambda t, name=name: xzarr3.group().create_array("x", shape=4, dtype="i1", **{name: 1}),
+       WrongType, f"a group has no argument '{name}'", told) for name, told in [*ARGUMENTS.items()][:-1]),
+    (lambda t: create(zlib=True, complevel=9), WrongType, "for 'zlib', 'complevel' use", "{'level': 9}"),
+    (lambda t: xzarr3.group().create_array("x", shape=4, dtype="i1", zlib=True, complevel=9),
+     WrongType, "for 'zlib', 'complevel' use", "{'level': 9}"),
+    (lambda t: xzarr3.group(synchronizer=None), WrongType, "group() has", "leave 'synchronizer' out"),
+    (lambda t: xzarr3.open_group("x", cache_attrs=1), WrongType, "open_group() ", "leave 'cache_attrs' out"),
+    (lambda t: xzarr3.create_group("x", mode="w"), WrongType, "create_group() has", "overwrite=True"),
+    (lambda t: xzarr3.open("x", shape=3), WrongType, "open() has", "create_array() creates"),
+    (lambda t: xzarr3.open_array("x", chunk_shape=3), WrongType, "open_array() ", "create_array() creates"),
+    (lambda t: xzarr3.open("x", mode="w"), Argument, "mode='w'", "create_array() and create_group() create"),
+    (lambda t: xzarr3.from_zarr("x", component="y"), WrongType, "from_zarr() has", "use path="),
+    (lambda t: xzarr3.group().create_array("x", shape=4, dtype="i1", zarr_format=2),
+     WrongType, "'zarr_format'", "that of the group"),
+    (lambda t: xzarr3.open_zarr("x", synchronizer=None), WrongType, "'synchronizer'", "'synchronizer' out"),
+    (lambda t: xzarr3.open_dataset("x", drop_variable="t"), WrongType, "'drop_variable'", "drop_variables'?"),
+    (lambda t: xzarr3.open_datatree("x", chunk_store=None), WrongType, "open_datatree() ", "in one store"),
+    (lambda t: ours("x", consolidate=True), WrongType, "'consolidate'", "did you mean 'consolidated'?"),
+    (lambda t: ours("x", chunk=1), WrongType, "open_dataset() has", "did you mean 'chunks'?"),
+    (lambda t: xr.open_datatree("x", engine="xzarr3", zarr_version=2),
+     WrongType, "open_datatree() has", "use zarr_format="),
+    (lambda t: xzarr3.to_zarr(xr.Dataset(), encodng={}), WrongType, "'encodng'", "did you mean 'encoding'?"),
+    (lambda t: t.dataset.xzarr3.to_zarr(chunk=3), WrongType, "'chunk'", "encoding={'name': {'chunks': ...}}"),
+    (lambda t: xzarr3.copy("x", "y", storage_options={}),
+     WrongType, "copy() has", "use source_options=... and target_options=..."),
+    (lambda t: xzarr3.check("x", decod="all"), WrongType, "check() has", "did you mean 'decode'?"),
+    (lambda t: list(t.group.members(max_dept=1)), WrongType, "members() has", "did you mean 'max_depth'?"),
+    (lambda t: xzarr3.advise(acces={}), WrongType, "advise() has", "did you mean 'access'?"),
+    (lambda t: xzarr3.from_array(None, data=[1], shape=3), WrongType, "from_array()", "leave shape=... out"),
+    *((lambda t, given=given: xzarr3.to_zarr(t.values[["t2m"]], t.empty, encoding={"t2m": given}),
+       Argument, "unexpected encoding parameters for variable 't2m'", told)
+      for given, told in (
+          ({"zlib": True}, "for 'zlib' use compressors={'name': 'gzip', 'configuration': {'level': 5}}; acc"),
+          ({"zlib": True, "complevel": 9}, "; for 'zlib', 'complevel' use compressors={'name': 'gzip', "),
+          ({"chunksizes": (2,)}, "for 'chunksizes' use chunks="), ({"shuffle": True}, "BloscCodec"),
+          ({"fletcher32": True}, "crc32c"))),
 ]  # fmt: skip
 
 
@@ -402,6 +455,7 @@ def test_mistake(things: Things, call: Any, kind: type[Exception], first: str, s
     assert isinstance(error, xzarr3.Xzarr3Error | AttributeError)
     assert first in str(error)
     assert second in str(error)
+    assert not [*things.empty.list()]
     check_manners(error)
 
 
@@ -458,6 +512,11 @@ def test_errors_of_an_iteration_are_short(tmp_path: Path) -> None:
         error = made(run)
         assert "node '/a'" in str(error)
         check_manners(error)
+
+
+def test_names_from_elsewhere_for_functions_around_others() -> None:
+    refused(TypeError, lambda: xzarr3.zeros(3, compressor="zstd"), match="compressors=")
+    refused(TypeError, lambda: xr.DataTree().xzarr3.to_zarr(zarr_version=2), match="use zarr_format=")
 
 
 def test_a_key_that_is_not_there_is_told_without_quotes() -> None:

@@ -1,4 +1,4 @@
-"""What the package promises as a whole: import cost, dependencies and metadata."""
+"""What the package promises as a whole: import cost, names, dependencies and metadata."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from packaging.requirements import Requirement
 from packaging.tags import Tag, sys_tags
 
 import xzarr3
+from xzarr3.names import facts
 
 ROOT = Path(__file__).parents[2]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -170,6 +171,62 @@ def test_floors_are_those_that_are_tested() -> None:
     for requirement in PROJECT["dependencies"]:
         name, floor = re.split(r"(?:\[.*\])?>=", requirement)
         assert re.fullmatch(rf"{re.escape(floor)}(\.0)*", tested[name]), requirement
+
+
+def test_tables_do_not_contradict_each_other() -> None:
+    found = facts()
+    assert not found["instead"].keys() & found["needless"].keys()
+    absent = found["absent"]["module"].keys()
+    assert not found["earlier"].keys() & absent
+    assert not set(dir(xzarr3)) & (found["earlier"].keys() | absent)
+
+
+def test_dir_has_the_public_names_only() -> None:
+    for module in ("", ".stores", ".codecs", ".dtypes", ".checks", ".differences", ".advice"):
+        found = importlib.import_module(f"xzarr3{module}")
+        assert dir(found) == sorted(found.__all__)
+
+
+@pytest.mark.parametrize("owner", ["module", "Array", "Group"])
+def test_absent_names_say_what_to_use(owner: str) -> None:
+    things = {"module": xzarr3, "Array": xzarr3.zeros(1), "Group": xzarr3.group()}
+    for name, text in facts()["absent"][owner].items():
+        assert not hasattr(things[owner], name)
+        with pytest.raises(AttributeError) as caught:
+            getattr(things[owner], name)
+        assert text.replace("`", "") in str(caught.value)
+    with pytest.raises(AttributeError, match=r"no attribute 'frobnicate'") as caught:
+        things[owner].frobnicate  # noqa: B018
+    assert "use" not in str(caught.value)
+    with pytest.raises(AttributeError, match="use LocalStore"):
+        xzarr3.DirectoryStore  # noqa: B018
+
+
+IMPORTS = """
+import importlib, pkgutil, sys
+import xzarr3
+assert not {"dask", "xarray", "zarr"} & sys.modules.keys()
+for name in ("array", "zeros", "group", "save", "load", "tree", "config"):
+    getattr(xzarr3, name)
+assert xzarr3.array([1, 2])[1] == 2
+assert not {"dask", "xarray", "zarr"} & sys.modules.keys(), sorted(sys.modules)
+kinds = {name: type(getattr(xzarr3, name)) for name in xzarr3.__all__}
+for module in pkgutil.walk_packages(xzarr3.__path__, "xzarr3."):
+    if "._" not in module.name:
+        importlib.import_module(module.name)
+assert kinds == {name: type(getattr(xzarr3, name)) for name in xzarr3.__all__}
+"""
+
+
+@pytest.mark.slow
+def test_no_module_shadows_a_public_name() -> None:
+    """Importing a module of the package sets an attribute of the package."""
+    said(IMPORTS)
+
+
+@pytest.mark.parametrize("room", ["codecs.GzipCodec", "dtypes.Int8", "stores.Store"])
+def test_rooms_are_names_of_the_module(room: str) -> None:
+    said(f"import xzarr3; xzarr3.{room}")
 
 
 COMPILER = """
