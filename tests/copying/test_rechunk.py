@@ -101,6 +101,8 @@ LAYOUT = ("chunks", "shards", "compressors", "filters", "serializer")
         ({"encoding": {"deep": {"chunks": 3}}}, ["group", "deep/text"]),
         ({"encoding": {"maps": {"chunk": 3}}}, ["encoding['maps']", "did you mean 'chunks'?"]),
         ({"encoding": {"maps": 3}}, ["encoding['maps']", "found 3"]),
+        *(({"encoding": {"maps": {key: value}}}, [f"found '{key}'"])  # It is not packed so.
+          for key, value in {"scale_factor": 0.5, "dtype": "f8", "_FillValue": 7}.items()),
         ({"encoding": {"maps": {"fill_value": "x"}}}, ["/maps", "fill_value"]),
         ({"chunks": {"time": [3, 4]}, "shards": None}, ["add up to 7"]),
         ({"encoding": {"maps": {"chunks": [1, [3, 5], 12]}}, "zarr_format": 2, "shards": None}, ["/maps"]),
