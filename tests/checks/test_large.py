@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from time import sleep
 from typing import Any
 
 import numpy as np
@@ -18,16 +14,12 @@ import pytest
 from _conformance import contents
 from _fault_server import FaultServer
 from _recording import heard
-from _things import case
 
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, Store
 from xzarr3.stores import Key
 
-NUMBER = 250_000
-LIMIT = 400 * NUMBER  # bytes
-
-
+NUMBER = 20_000
 KEYS = {
     "whole": "a/c/{}/0", "holes": "a/c/{}/0", "outside": "a/c/{}/7", "foreign": "a/notes-{}.txt",
     "temporary": "a/c/{}.partial", "orphans": "lost-{}/c/0",
@@ -35,7 +27,7 @@ KEYS = {
 
 
 class Synthetic(Store):
-    """Holds the documents of an array, and lists as many keys as it is asked for, of one of the ``KINDS``."""
+    """Holds the documents of an array, and lists as many keys as it is asked for, of a kind in ``KEYS``."""
 
     def __init__(self, kind: str, number: int) -> None:
         super().__init__(read_only=True)
@@ -61,91 +53,49 @@ class Synthetic(Store):
             yield Key(KEYS[self.kind].format(at), 8)
 
 
-def children(*kinds: str) -> None:
-    """Check a store of each kind in a fork of its own, and print what it found and what memory it took."""
-    for kind in kinds:
-        child = os.fork()
-        if not child:
-            print(json.dumps(checked(kind)), flush=True)  # noqa: T201
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0, kind
-
-
-def memory(field: str) -> int:
-    """Bytes of memory of this process: a field of its status."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.partition(f"{field}:")[2].split()[0]) * 1024
-
-
-def checked(kind: str) -> dict[str, Any]:
-    before = memory("VmRSS")
-    report = xzarr3.check(Synthetic(kind, NUMBER))
-    counts: Counter[str] = Counter()
-    for finding in report.findings:
-        counts[finding.code] += finding.count
-    return {
-        "counts": counts, "read": report.arrays["a"].read, "findings": len(report.findings),
-        "lines": len(str(report).splitlines()),
-        "memory": memory("VmHWM") - before,  # Not ru_maxrss: it counts the process that was forked.
-    }  # fmt: skip
-
-
-KINDS: dict[str, tuple[str, ...]] = {
-    "whole": (), "holes": ("chunks-missing",), "outside": ("chunks-missing", "chunk-outside"),
-    "foreign": ("chunks-missing", "key-foreign"), "temporary": ("chunks-missing", "key-temporary"),
-    "orphans": ("chunks-missing", "chunks-orphan"),
-}  # fmt: skip
-"""What a check of the keys of each kind counts, of each as many as there are keys."""
+@contextmanager
+def measured() -> Iterator[list[int]]:
+    """The most bytes of memory that a ``with`` statement holds; once it has ended, they are in the list."""
+    peak: list[int] = []
+    tracemalloc.start()
+    try:
+        yield peak
+        peak.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.slow
-def test_keys_take_400_bytes_each_at_most() -> None:
-    paths = [str(Path(__file__).parent), *sys.path]
-    program = f"import sys; sys.path[:0] = {paths!r}; import test_large; test_large.children(*sys.argv[1:])"
-    command = [sys.executable, "-c", program, *KINDS]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    for (kind, expected), line in zip(KINDS.items(), done.stdout.splitlines(), strict=True):
-        with case(kind):
-            found = json.loads(line)
-            assert found["counts"] == dict.fromkeys(expected, NUMBER)
-            assert found["read"] == (8 if kind in ("whole", "holes") else 0)
-            assert found["findings"] <= 110
-            assert found["lines"] <= 40
-            assert found["memory"] < LIMIT
+@pytest.mark.parametrize(
+    ("kind", "codes"),
+    [
+        ("whole", []), ("holes", ["chunks-missing"]), ("outside", ["chunk-outside", "chunks-missing"]),
+        ("foreign", ["chunks-missing", "key-foreign"]), ("temporary", ["chunks-missing", "key-temporary"]),
+        ("orphans", ["chunks-missing", "chunks-orphan"]),
+    ],
+)  # fmt: skip
+def test_keys_take_400_bytes_each_at_most(kind: str, codes: list[str]) -> None:
+    """Of each code, as many are counted as there are keys."""
+    with measured() as peak:
+        report = xzarr3.check(Synthetic(kind, NUMBER))
+    counts: Counter[str] = Counter()
+    for finding in report.findings:
+        counts[finding.code] += finding.count
+    assert counts == dict.fromkeys(codes, NUMBER)
+    assert report.arrays["a"].read == (8 if kind in ("whole", "holes") else 0)
+    assert (len(report.findings) <= 110, len(str(report).splitlines()) <= 40) == (True, True)
+    assert peak[0] < 400 * NUMBER
 
 
-def test_memory_of_a_check_is_bounded_by_the_option(tmp_path: Path) -> None:
-    layout = {"shape": (64, 512, 256), "chunks": (1, 512, 256), "shards": (32, 512, 256), "dtype": "f8"}
+@pytest.mark.parametrize(("shards", "threads"), [(None, 8), ((32, 512, 256), 16)])
+def test_memory_of_a_check_is_bounded_by_the_option(shards: Any, threads: int, tmp_path: Path) -> None:
+    layout = {"shape": (64, 512, 256), "chunks": (1, 512, 256), "shards": shards, "dtype": "f8"}
     array = xzarr3.create_array(tmp_path / "a", **layout, compressors=None, fill_value=-1)
     for row in range(0, 64, 32):
         array[row : row + 32] = 1
-    tracemalloc.start()
-    try:
-        with xzarr3.set_options(memory_limit="8 MiB"):
-            report = xzarr3.check(array.store, decode="all", threads=16)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert report.findings == ()
-    assert peak < 10 * 2**20
-
-
-def test_chunks_that_a_check_reads_at_a_time_fit_into_the_option() -> None:
-    class Watched(MemoryStore):
-        under_way = most = 0
-
-        def get(self, key: str, *arguments: Any) -> Any:
-            self.under_way += 1
-            self.most = max(self.most, self.under_way)
-            sleep(0.002)
-            self.under_way -= 1
-            return super().get(key, *arguments)
-
-    store = Watched()
-    xzarr3.create_array(store, data=np.ones((40, 1000), "i1"), chunks=(1, 1000), compressors=None)
-    with xzarr3.set_options(memory_limit=4000):
-        assert xzarr3.check(store, decode="all", threads=8).arrays[""].read == 40
-    assert store.most <= 2
+    with xzarr3.set_options(memory_limit="8 MiB"), measured() as peak:
+        assert xzarr3.check(array.store, decode="all", threads=threads).findings == ()
+    assert peak[0] < 10 * 2**20
 
 
 def served(server: FaultServer, number: int) -> tuple[str, dict[str, bytes]]:

@@ -12,12 +12,13 @@ import pytest
 from _defects import Planter, healthy
 from _kinds import Unlisted
 from _recording import heard
-from _slow import slow
 
 import xzarr3
 from xzarr3 import MemoryStore, NodeNotFoundError, StoreError
-from xzarr3.checks.report import CODES, SEVERITIES
+from xzarr3.checks.report import CODES
 from xzarr3.stores import WrapperStore
+
+EMPTY = "the stored value has no bytes; its writer was probably cut off"
 
 
 def test_text_of_a_healthy_store() -> None:
@@ -65,12 +66,11 @@ def test_text_groups_findings_by_node_and_ends_with_what_to_do() -> None:
     store.set("t2m/c/7/7", b"1")
     store.set("deep/x/c/0", b"")
     lines = str(xzarr3.check(store)).splitlines()
-    empty = "the stored value has no bytes; its writer was probably cut off"
     assert lines[5:] == [
         "/deep/x",
-        f"  error    chunk-empty    deep/x/c/0: {empty}",
+        f"  error    chunk-empty    deep/x/c/0: {EMPTY}",
         "/t2m",
-        f"  error    chunk-empty    t2m/c/0/0: {empty}",
+        f"  error    chunk-empty    t2m/c/0/0: {EMPTY}",
         "  warning  chunk-outside  t2m/c/7/7: chunk (7, 7) is outside of the grid of (2, 2) chunks",
         "what           to do",
         f"chunk-empty    {CODES['chunk-empty'].remedy}",
@@ -78,38 +78,28 @@ def test_text_groups_findings_by_node_and_ends_with_what_to_do() -> None:
     ]
 
 
-@pytest.mark.parametrize("nodes", [1, slow(100)])
-def test_text_fits_on_a_screen(nodes: int) -> None:
-    store = MemoryStore()
-    root = xzarr3.create_group(store)
-    for node in range(nodes):
-        root.create_array(f"a{node}", data=np.arange(1, 301), chunks=1)
-        for at in range(300 // nodes):
-            store.set(f"a{node}/c/{at}", b"")
+def test_text_fits_on_a_screen() -> None:
+    store = xzarr3.create_array(MemoryStore(), data=np.arange(1, 301), chunks=1).store
+    for at in range(300):
+        store.set(f"c/{at}", b"")
     report = xzarr3.check(store, decode="none")
-    assert report.count("error") == 300
     lines = str(report).splitlines()
-    assert len(lines) <= 40
+    assert (report.count("error"), len(lines) <= 40) == (300, True)
     assert any(line.strip().startswith("and ") for line in lines)
-    assert lines[-2].split() == ["what", "to", "do"]
-    assert lines[-1] == f"chunk-empty  {CODES['chunk-empty'].remedy}"
+    assert lines[-2:] == ["what         to do", f"chunk-empty  {CODES['chunk-empty'].remedy}"]
 
 
 def test_json_has_everything() -> None:
     store = healthy(3)
     store.set("t2m/c/0/0", b"")
-    report = xzarr3.check(store, "t2m")
-    found = json.loads(json.dumps(report.to_json()))
+    found = json.loads(json.dumps(xzarr3.check(store, "t2m").to_json()))
     assert (found["path"], found["ok"], found["decode"]) == ("t2m", False, "sample")
-    (finding,) = found["findings"]
-    assert finding == {
+    assert found["findings"] == [{
         "path": "t2m", "key": "t2m/c/0/0", "code": "chunk-empty", "severity": "error", "count": 1,
-        "meaning": "the stored value has no bytes; its writer was probably cut off",
-        "remedy": CODES["chunk-empty"].remedy,
-    }  # fmt: skip
+        "meaning": EMPTY, "remedy": CODES["chunk-empty"].remedy,
+    }]  # fmt: skip
     expected = {"shape": [8, 6], "units": 4, "stored": 4, "read": 3, "nbytes_stored": 72}
     assert found["arrays"]["t2m"].items() >= expected.items()
-    assert all(kind.severity in SEVERITIES and kind.remedy for kind in CODES.values())
 
 
 def test_arguments_are_checked() -> None:
