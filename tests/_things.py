@@ -1,10 +1,11 @@
-"""What tests are given and named by: objects of no kind, modules that no import finds, names of cases."""
+"""What tests are given and named by: objects of no kind, modules that no import finds, cases, memory."""
 
 from __future__ import annotations
 
 import importlib.util
 import re
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,18 @@ def case(name: object) -> Iterator[None]:
     except BaseException as error:
         error.add_note(f"case: {name}")
         raise
+
+
+@contextmanager
+def measured() -> Iterator[list[int]]:
+    """The most bytes of memory that a ``with`` statement holds; once it has ended, they are in the list."""
+    peak: list[int] = []
+    tracemalloc.start()
+    try:
+        yield peak
+        peak.append(tracemalloc.get_traced_memory()[1])
+    finally:
+        tracemalloc.stop()
 
 
 def refused(kind: type[BaseException], words: str | None, *calls: Callable[[], object]) -> list[Any]:

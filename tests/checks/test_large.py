@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 from _conformance import contents
 from _fault_server import FaultServer
 from _recording import heard
+from _things import measured
 
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, Store
@@ -51,18 +50,6 @@ class Synthetic(Store):
         yield from (Key(key, len(value)) for key, value in self.documents.items())
         for at in range(0, 2 * self.number, 2) if self.kind == "holes" else range(self.number):
             yield Key(KEYS[self.kind].format(at), 8)
-
-
-@contextmanager
-def measured() -> Iterator[list[int]]:
-    """The most bytes of memory that a ``with`` statement holds; once it has ended, they are in the list."""
-    peak: list[int] = []
-    tracemalloc.start()
-    try:
-        yield peak
-        peak.append(tracemalloc.get_traced_memory()[1])
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.slow
