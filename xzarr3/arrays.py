@@ -523,6 +523,12 @@ class Array(ReadableArray, Node):
         ----------
         shape : tuple of int
             The new length of each dimension.
+
+        Raises
+        ------
+        ChangedError
+            If the array was replaced since it was opened, or if it was appended to and the shape, which is
+            no shorter than that of this handle, would cut off what was appended.
         """
         from xzarr3.commit import append as lengths
 

@@ -59,6 +59,13 @@ def test_what_two_handles_do_follows_each_other(store: xzarr3.Store) -> None:
     assert dict(found.attrs) == {"u": 1, "v": 2} == dict(second.attrs)
     del second.attrs["u"]
     assert dict(xzarr3.open_array(store, "a").attrs) == {"v": 2}
+    second.attrs["w"] = 3
+    assert first.attrs.setdefault("w", 4) == 3
+    assert first.attrs.setdefault("x") is None
+    assert dict(xzarr3.open_array(store, "a").attrs) == {"v": 2, "w": 3, "x": None}
+    del first.attrs["v"]
+    second.attrs.clear()
+    assert not xzarr3.open_array(store, "a").attrs
     groups = [xzarr3.create_group(store, "g"), xzarr3.open_group(store, "g", mode="r+")]
     for at, group in enumerate(groups):
         group.attrs[f"of {at}"] = 1
@@ -91,6 +98,20 @@ def test_a_write_up_to_the_end_keeps_what_was_appended_since(
         array[selection] = old[selection] = value
         found = xzarr3.open_array(place, "a")[...]
         np.testing.assert_array_equal(found, np.concatenate([old, rows], axis))
+
+
+def test_a_resize_cuts_off_nothing_that_was_appended_since(store: xzarr3.Store) -> None:
+    """Also not where another axis is to grow, or none; what the handle knows is cut off as it asks."""
+    old = np.arange(12).reshape(4, 3)
+    xzarr3.create_array(store, "a", data=old, chunks=2)
+    array = xzarr3.open_array(store, "a", mode="r+")
+    xzarr3.open_array(store, "a", mode="r+").append(np.full((4, 2), 77), axis=1)
+    whole = np.concatenate([old, np.full((4, 2), 77)], axis=1)
+    for shape in [(6, 3), (4, 3), (4, 4), (2, 3)]:
+        refused(ChangedError, lambda shape=shape: array.resize(shape), match=r"shape \(4, 5\).*open it again")
+        np.testing.assert_array_equal(xzarr3.open_array(store, "a")[...], whole)
+    array.resize((3, 2))
+    np.testing.assert_array_equal(array[...], whole[:3, :2])
 
 
 USES: dict[str, Callable[[Array], object]] = {

@@ -181,7 +181,7 @@ class Append:
             except (StoreError, MetadataError) as another:
                 error.add_note(
                     f"'{each.array.name}' may have shape {new}, and could not be set back to {old}: "
-                    f"{another}; call .resize({old}) on it"
+                    f"{another}; open it again, and call .resize({old}) on it"
                 )
 
     def _shrink(self, each: _Growing) -> None:
@@ -358,6 +358,7 @@ def _resize(array: Array, shape: tuple[int, ...], deadline: float) -> None:
     with length:
         stored = at_first(array, length)
         check_place(array, length.placed_at)  # The shape is meant for that array.
+        _check_known_ends(array, stored.shape, shape)
         after = resized(stored, shape)
         if array.store.traits.visible == "at commit":
             _resize_at_once(array, stored, after, length)
@@ -371,6 +372,15 @@ def _resize(array: Array, shape: tuple[int, ...], deadline: float) -> None:
             # erased when the array grows.
             with suppress(LeaseLostError):
                 erase_beyond(array._over(length, after), stored.shape, after.chunk_grid)
+
+
+def _check_known_ends(array: Array, now: tuple[int, ...], new: tuple[int, ...]) -> None:
+    """Raise if elements would be cut off that this handle does not know: it asks for no shorter array."""
+    if any(known <= length < found for known, length, found in zip(array.shape, new, now, strict=True)):
+        raise ChangedError(
+            f"array '{array.name}' of {array.store} has shape {now} now and had {array.shape} when it was "
+            f"opened, so the shape {new} would cut off elements that were appended since; open it again"
+        )
 
 
 def _resize_at_once(array: Array, stored: ArrayMetadata, after: ArrayMetadata, length: Length) -> None:

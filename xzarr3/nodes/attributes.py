@@ -83,6 +83,18 @@ class Attributes(Shown, MutableMapping[str, Any]):
         self._change(lambda stored: {**stored, **values})
 
     @short_traceback
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """The value of an attribute, which is set first if neither this handle nor the store has it."""
+        if key not in self:
+            self._change(lambda stored: stored if key in stored else {**stored, key: default})
+        return self[key]
+
+    @short_traceback
+    def clear(self) -> None:
+        """Remove all attributes."""
+        self.put({})
+
+    @short_traceback
     def put(self, values: Mapping[str, Any]) -> None:
         """Replace all attributes."""
         self._change(lambda _: values)
