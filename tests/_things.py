@@ -6,7 +6,7 @@ import importlib.util
 import re
 import sys
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -59,11 +59,23 @@ def measured() -> Iterator[list[int]]:
         tracemalloc.stop()
 
 
-def refused(kind: type[BaseException], words: str | None, *calls: Callable[[], object]) -> list[Any]:
+def refused(kind: Any, words: str | None, *calls: Callable[[], object]) -> list[Any]:
     """What the calls raise: each an error of this kind, in whose text the words (a pattern) are."""
     found = []
     for at, call in enumerate(calls):
         with case(at), pytest.raises(kind, match=words) as caught:
             call()
+        found.append(caught.value)
+    return found
+
+
+def refuses(
+    call: Callable[[Any], object], values: Iterable[Any], kind: Any, words: str | None = None
+) -> list[Any]:
+    """What the call raises, given each value: an error of this kind, with these words (a pattern)."""
+    found = []
+    for value in values:
+        with case((value,)), pytest.raises(kind, match=words) as caught:
+            call(value)
         found.append(caught.value)
     return found
