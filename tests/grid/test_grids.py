@@ -8,6 +8,7 @@ import math
 import pickle
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import dask.array as da
@@ -16,6 +17,7 @@ import pytest
 import xarray as xr
 from _conformance import contents
 from _strategies import array_document, attempt, same_bits, selections, stored, uneven_layouts
+from _things import refused, refuses
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -71,15 +73,12 @@ def axes(draw: st.DrawFn, size: int, unit: int = 1) -> Any:
     return items
 
 
-@pytest.mark.parametrize(
-    ("chunk_shapes", "lengths"),
-    [  # The third axis of the first: [[4, 2]] is two chunks of 4, the second of which is stored whole.
-        ([4, [1, 2, 3], [[4, 2]], [[1, 3], 3], [4, 4, 4]], ((4, 2), (1, 2, 3), (4, 2), (1, 1, 1, 3), (4, 2))),
-        ([[[2, 3]], [[1, 6]], [1, [2, 1], 3], [[1, 3], 3], [6]],
-         ((2, 2, 2), (1,) * 6, (1, 2, 3), (1, 1, 1, 3), (6,))),
-    ],
-    ids=["README", "earlier"],
-)  # fmt: skip
+@pytest.mark.parametrize(("chunk_shapes", "lengths"), [
+    # The third axis of the first: [[4, 2]] is two chunks of 4, the second of which is stored whole.
+    ([4, [1, 2, 3], [[4, 2]], [[1, 3], 3], [4, 4, 4]], ((4, 2), (1, 2, 3), (4, 2), (1, 1, 1, 3), (4, 2))),
+    ([[[2, 3]], [[1, 6]], [1, [2, 1], 3], [[1, 3], 3], [6]],
+     ((2, 2, 2), (1,) * 6, (1, 2, 3), (1, 1, 1, 3), (6,))),
+], ids=["README", "earlier"])  # fmt: skip
 def test_the_examples_of_the_extension(chunk_shapes: list[Any], lengths: Any) -> None:
     array = written([6] * 5, chunk_shapes)
     assert isinstance(array.metadata.chunk_grid, RectilinearGrid)
@@ -107,9 +106,7 @@ def test_golden_chunks() -> None:
     array, made = (written([3, 6], [[2, 1], [1, 3, 4]], each, fill_value=-1) for each in (chunks, None))
     assert np.array_equal(array[...], values)
     assert array.read_chunk((0, 2)).tolist() == [[4, 5], [14, 15]]
-    for call in (lambda: array.read_chunk((0, 3)), lambda: array[3]):
-        with pytest.raises(SelectionError):
-            call()
+    refused(SelectionError, None, lambda: array.read_chunk((0, 3)), lambda: array[3])
     made[...] = values
     assert {key: value for key, value in contents(made.store).items() if key != "zarr.json"} == chunks
 
@@ -131,11 +128,8 @@ BAD: list[tuple[str, str, list[Any]]] = [
 
 @pytest.mark.parametrize(("place", "words", "values"), BAD)
 def test_a_grid_that_is_none_is_refused(place: str, words: str, values: list[Any]) -> None:
-    for chunk_shapes in values:
-        with pytest.raises(MetadataError) as caught:
-            written([4, 6], chunk_shapes)
-        assert caught.value.field == f"chunk_grid.configuration.chunk_shapes{place}"
-        assert words in str(caught.value)
+    for error in refuses(lambda shapes: written([4, 6], shapes), values, MetadataError, words):
+        assert error.field == f"chunk_grid.configuration.chunk_shapes{place}"
 
 
 def test_the_fields_of_the_configuration() -> None:
@@ -150,16 +144,14 @@ def test_the_fields_of_the_configuration() -> None:
         (given | {"origin": [0, 0]}, UnknownExtensionError, r"chunk_grid\.configuration\.origin"),
         ({"name": "hexagonal"}, UnknownExtensionError, "accepted: 'regular', 'rectilinear'"),
     ):
-        with pytest.raises(error, match=match):
-            opened(**configuration)
+        refused(error, match, partial(opened, **configuration))
     assert opened(**given, note={"must_understand": False}).chunks == (4, 6)
 
 
 JUNK: st.SearchStrategy[Any] = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(-2, 9), st.integers(), st.floats(), st.text(max_size=3)),
-    lambda inner: st.lists(inner, max_size=4),
-    max_leaves=12,
-)
+    lambda inner: st.lists(inner, max_size=4), max_leaves=12,
+)  # fmt: skip
 
 
 @pytest.mark.slow
@@ -188,8 +180,7 @@ def test_a_short_document_of_very_many_chunks() -> None:
     assert array.metadata.chunk_grid.region((10**12,), array.shape) == (slice(10**12, 10**12 + 5),)
     array.resize((10**12 + 3,))
     assert array[10**12 - 2 :].tolist() == [0, 0, 1, 2, 3]
-    with pytest.raises(MetadataError, match="too many chunks"):
-        _ = array.chunks
+    refused(MetadataError, "too many chunks", lambda: array.chunks)
 
 
 @pytest.mark.parametrize("many", [2, 3, 2**62])
@@ -205,9 +196,7 @@ def test_points_where_chunks_reach_beyond_what_64_bits_count(many: int) -> None:
     assert dataset.t.isel(x=x[:0], y=y[:0]).shape == (0,)
 
 
-@pytest.mark.parametrize(
-    ("chunks", "shape", "grid"),
-    [
+@pytest.mark.parametrize(("chunks", "shape", "grid"), [
         (4, (10, 3), RegularGrid((4, 4))), ((4, -1), (10, 3), RegularGrid((4, 3))),
         (-1, (10, 0), RegularGrid((10, 1))), (np.int64(4), (10,), RegularGrid((4,))),
         (np.array([4, 5]), (10, 10), RegularGrid((4, 5))), (((4, 4, 2), (3,)), (10, 3), RegularGrid((4, 3))),
@@ -220,9 +209,7 @@ def test_points_where_chunks_reach_beyond_what_64_bits_count(many: int) -> None:
         ([[3, 3, 4]], (10,), RectilinearGrid((((3, 2), 4),))),
         ([[4, 4, 1, 1]], (10,), RectilinearGrid((((4, 2), (1, 2)),))),
         ([[2, 4, 9]], (7,), RectilinearGrid(((2, 4, 9),))),
-    ],
-    ids=range(19),
-)  # fmt: skip
+], ids=range(19))  # fmt: skip
 def test_grid_for(chunks: Any, shape: tuple[int, ...], grid: Any) -> None:
     found = grid_for(chunks, shape)
     assert found == grid
@@ -232,17 +219,13 @@ def test_grid_for(chunks: Any, shape: tuple[int, ...], grid: Any) -> None:
 def test_what_is_no_grid() -> None:
     refusals: dict[str, list[Any]] = {
         "chunks": [0, -2, 2.5, "auto", None, True, (4,), (4, 4, 4), 2**63],
-        "chunks[1]": [(4, 0), (4, 2.0), (4, True)],
-        "chunks[0]": [([4, 4], 3), ([], 3), ("ab", 3)],
-        "chunks[0][2]": [([4, 4, 0, 2], 3), ([4, 4, -1], 3)],
-        "chunks[0][1]": [([4, 6.0], 3)],
+        "chunks[1]": [(4, 0), (4, 2.0), (4, True)], "chunks[0]": [([4, 4], 3), ([], 3), ("ab", 3)],
+        "chunks[0][2]": [([4, 4, 0, 2], 3), ([4, 4, -1], 3)], "chunks[0][1]": [([4, 6.0], 3)],
         "chunks[0][0][1]": [([[4, 0], 10], 3)],
-    }
+    }  # fmt: skip
     for field, values in refusals.items():
-        for chunks in values:
-            with pytest.raises(MetadataError) as caught:
-                grid_for(chunks, (10, 3))
-            assert caught.value.field == field, chunks
+        for error in refuses(lambda chunks: grid_for(chunks, (10, 3)), values, MetadataError):
+            assert error.field == field
 
 
 @pytest.mark.parametrize("chunks", [((3, 2), 4), ([3, 2], -1), [np.array([3, 2]), (2, 2)]])
@@ -262,13 +245,12 @@ def test_lists_of_lengths_of_shards_and_of_formats_with_regular_grids() -> None:
     assert document_of(array)["chunk_grid"] == rectilinear([[[4, 3]], [1, [5, 2], 1], [3, [2, 2]]])
     array = made(shape=(10,), shards=((4, 4, 2),), chunks=2, dtype="int8")
     assert (array.shards, array.chunks) == (((4, 4, 2),), (2,))
-    with pytest.raises(MetadataError, match="cannot lie in shards"):
-        made(shape=(10,), shards=10, chunks=((5, 5),), dtype="int8")
+    uneven = partial(made, shape=(10,), shards=10, chunks=((5, 5),), dtype="int8")
+    refused(MetadataError, "cannot lie in shards", uneven)
     for zarr_format in (2, "3-draft"):
-        options: dict[str, Any] = {"shape": (10, 7), "dtype": "int8", "zarr_format": zarr_format}
-        assert made(**options, chunks=((4, 4, 2), [7])).chunks == (4, 7)
-        with pytest.raises(MetadataError, match="chunk_grid"):
-            made(**options, chunks=((4, 2, 4), 7))
+        make = partial(made, shape=(10, 7), dtype="int8", zarr_format=zarr_format)
+        assert make(chunks=((4, 4, 2), [7])).chunks == (4, 7)
+        refused(MetadataError, "chunk_grid", partial(make, chunks=((4, 2, 4), 7)))
 
 
 @given(st.integers(0, 30).flatmap(lambda size: st.tuples(st.just(size), axes(size))))
@@ -292,10 +274,9 @@ def test_a_dimension_is_what_its_lengths_say(case: tuple[int, Any]) -> None:
 
 
 @given(
-    st.integers(0, 30).flatmap(lambda size: st.tuples(st.just(size), axes(size, 2))),
-    st.integers(0, 80),
+    st.integers(0, 30).flatmap(lambda size: st.tuples(st.just(size), axes(size, 2))), st.integers(0, 80),
     st.sampled_from([1, 2]),
-)
+)  # fmt: skip
 @example((0, []), 5, 2)
 def test_a_dimension_that_grows(case: tuple[int, Any], new: int, unit: int) -> None:
     (axis,) = RectilinearGrid((case[1],)).axes
@@ -394,18 +375,16 @@ def test_shards_grow_by_whole_inner_chunks(orders: list[tuple[int, ...]]) -> Non
 
 def test_inner_chunks_that_do_not_divide_every_shard() -> None:
     inner = ShardingCodec((4,), (LITTLE,))
-    with pytest.raises(MetadataError, match=r"shards=\(6,\) is not a multiple"):
-        made(shape=(18,), chunks=[[8, 4, 6]], serializer=inner, dtype="int32")
-    with pytest.raises(MetadataError, match="is not a multiple of chunks"):
-        written([12], [[8, 4, 2]], codecs=[inner.to_json()], data_type="int32")
+    shards = partial(made, shape=(18,), chunks=[[8, 4, 6]], serializer=inner, dtype="int32")
+    refused(MetadataError, r"shards=\(6,\) is not a multiple", shards)
 
     def turned(*chunk_shape: int) -> xzarr3.Array:
         codecs = (TransposeCodec((1, 0)), ShardingCodec(chunk_shape, (LITTLE,)))
         return written([8, 8], [[4, 4], [2, 3, 3]], codecs=[codec.to_json() for codec in codecs])
 
     assert turned(1, 4).shard_grid_shape == (2, 3)
-    with pytest.raises(MetadataError, match="is not a multiple of chunks"):
-        turned(2, 4)
+    of_others = partial(written, [12], [[8, 4, 2]], codecs=[inner.to_json()], data_type="int32")
+    refused(MetadataError, "is not a multiple of chunks", of_others, lambda: turned(2, 4))
 
 
 def test_shrinking_to_the_end_of_a_chunk() -> None:
@@ -422,9 +401,8 @@ def test_shrinking_to_the_end_of_a_chunk() -> None:
 def test_a_chunk_of_another_shape_is_refused() -> None:
     array = written([7], [[2, 5]], {"c/0": bytes(10), "c/1": bytes(10)})
     assert array[2:].tolist() == [0] * 5
-    with pytest.raises(xzarr3.ChunkDecodeError) as caught:
-        array[...]
-    assert (caught.value.chunk, caught.value.key) == ((0,), "c/0")
+    (error,) = refused(xzarr3.ChunkDecodeError, None, lambda: array[...])
+    assert (error.chunk, error.key) == ((0,), "c/0")
 
 
 def test_what_was_left_behind_does_not_come_back() -> None:
