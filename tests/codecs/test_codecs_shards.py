@@ -15,6 +15,7 @@ from _chains import EMPTY, MIB, checked, refused, refused_within
 from _peers import BIG, CRC32C, LITTLE, codec, sharding
 from _slow import slow, slow_but
 from _strategies import attempt, chunk_document, stored
+from _things import refuses
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -32,10 +33,8 @@ TURNED = [np.frombuffer(part, "u1").reshape(2, 3).T.tobytes() for part in INNER]
 
 
 def shard_values(missing: tuple[int, ...] = (), fill: int = 0) -> Any:
-    parts = [
-        np.full((2, 3), fill, "u1") if at in missing else np.frombuffer(INNER[at], "u1").reshape(2, 3)
-        for at in range(4)
-    ]
+    blank = np.full((2, 3), fill, "u1")
+    parts = [blank if at in missing else np.frombuffer(INNER[at], "u1").reshape(2, 3) for at in range(4)]
     return np.block([[parts[0], parts[1]], [parts[2], parts[3]]])
 
 
@@ -48,13 +47,9 @@ def shard_of(
 
 
 def build_shard(
-    parts: list[Any],
-    location: str = "end",
-    order: tuple[int, ...] | None = None,
-    gap: bytes = b"",
-    endian: str = "<",
-    check: bool = True,
-) -> bytes:
+    parts: list[Any], location: str = "end", order: tuple[int, ...] | None = None, gap: bytes = b"",
+    endian: str = "<", check: bool = True,
+) -> bytes:  # fmt: skip
     """A shard put together by hand: in any order, with gaps between the inner chunks."""
     start = 16 * len(parts) + 4 * check if location == "start" else 0
     entries, body = [EMPTY] * len(parts), b""
@@ -83,9 +78,8 @@ def check_parts(array: xzarr3.Array, expected: Any) -> None:
 
 def check_change(array: xzarr3.Array, expected: Any) -> None:
     check_parts(array, expected)
-    array[1, 1] = 200
     changed = expected.copy()
-    changed[1, 1] = 200
+    array[1, 1] = changed[1, 1] = 200
     check_parts(array, changed)
 
 
@@ -116,28 +110,21 @@ def test_any_order_gaps_and_missing_chunks(location: str, gap: bytes, store: xza
 
 def around_and_within(gap: bytes) -> dict[str, tuple[list[Any], bytes]]:
     plain = build_shard(INNER, gap=gap)
-    found = {
-        f"{inner['name']} within": (
-            [sharding((2, 3), BYTES, inner)],
-            build_shard([bytes(parse_codec(inner).encode(part)) for part in INNER], gap=gap),
-        )
-        for inner in (ZSTD, GZIP, BLOSC, CRC32C)
-    }
+    found: dict[str, tuple[list[Any], bytes]] = {}
+    for inner in (ZSTD, GZIP, BLOSC, CRC32C):
+        data = build_shard([bytes(parse_codec(inner).encode(part)) for part in INNER], gap=gap)
+        found[f"{inner['name']} within"] = ([sharding((2, 3), BYTES, inner)], data)
     nested = [build_shard(INNER[at : at + 2], "start", (1, 0), gap) for at in (0, 2)]
+    outer = sharding((2, 6), sharding((2, 3), BYTES, location="start"))
+    # The shard of a transposed 4 by 6 chunk is 6 by 4, of 3 by 2 inner chunks.
+    turned = build_shard([TURNED[at] for at in (0, 2, 1, 3)], gap=gap)
     return found | {
         "gzip around": ([sharding((2, 3), BYTES), GZIP], gzip.compress(plain)),
         "zstd around": ([sharding((2, 3), BYTES), ZSTD], zstandard.ZstdCompressor().compress(plain)),
         "crc32c around": ([sharding((2, 3), BYTES), CRC32C], checked(plain)),
         "transposed within": ([sharding((2, 3), SWAP, BYTES)], build_shard(TURNED, gap=gap)),
-        # The shard of a transposed 4 by 6 chunk is 6 by 4, of 3 by 2 inner chunks.
-        "transposed around": (
-            [SWAP, sharding((3, 2), BYTES)],
-            build_shard([TURNED[at] for at in (0, 2, 1, 3)], gap=gap),
-        ),
-        "nested": (
-            [sharding((2, 6), sharding((2, 3), BYTES, location="start"))],
-            build_shard(nested, order=(1, 0), gap=gap),
-        ),
+        "transposed around": ([SWAP, sharding((3, 2), BYTES)], turned),
+        "nested": ([outer], build_shard(nested, order=(1, 0), gap=gap)),
     }
 
 
@@ -163,24 +150,16 @@ def test_only_inner_chunks_that_hold_something_are_stored() -> None:
 NONE = 2**64 - 1
 LIES = {
     # From the size of an inner chunk and that of the shard, the entry of the last inner chunk.
-    "beyond the end": lambda size, end: (end, size),
-    "over the end": lambda size, end: (end - size + 1, size),
-    "far": lambda size, end: (2**62, size),
-    "largest signed": lambda size, end: (2**63 - 1, size),
-    "not signed": lambda size, end: (2**63, size),
-    "sum beyond 64 bits": lambda size, end: (NONE - 2, size),
-    "no offset": lambda size, end: (NONE, size),
-    "no offset and no bytes": lambda size, end: (NONE, 0),
-    "no size": lambda size, end: (0, NONE),
-    "one less": lambda size, end: (NONE - 1, NONE),
-    "two less": lambda size, end: (NONE, NONE - 1),
-    "too large": lambda size, end: (0, size + MIB),
-    "far too large": lambda size, end: (0, 2**63),
-    "one more": lambda size, end: (0, size + 1),
-    "one fewer": lambda size, end: (0, size - 1),
-    "no bytes": lambda size, end: (0, 0),
-    "no bytes far away": lambda size, end: (2**63, 0),
-}
+    "beyond the end": lambda n, end: (end, n), "over the end": lambda n, end: (end - n + 1, n),
+    "far": lambda n, end: (2**62, n), "largest signed": lambda n, end: (2**63 - 1, n),
+    "not signed": lambda n, end: (2**63, n), "sum beyond 64 bits": lambda n, end: (NONE - 2, n),
+    "no offset": lambda n, end: (NONE, n), "no offset and no bytes": lambda n, end: (NONE, 0),
+    "no size": lambda n, end: (0, NONE), "one less": lambda n, end: (NONE - 1, NONE),
+    "two less": lambda n, end: (NONE, NONE - 1), "too large": lambda n, end: (0, n + MIB),
+    "far too large": lambda n, end: (0, 2**63), "one more": lambda n, end: (0, n + 1),
+    "one fewer": lambda n, end: (0, n - 1), "no bytes": lambda n, end: (0, 0),
+    "no bytes far away": lambda n, end: (2**63, 0),
+}  # fmt: skip
 SEEN_WHEN_DECODED = ("one more", "one fewer", "no bytes", "no bytes far away")
 NESTED_PARTS = [build_shard([part[:3], part[3:]]) for part in INNER]
 KINDS: dict[str, tuple[list[bytes], list[Any]]] = {
@@ -212,9 +191,7 @@ def test_entries_that_cannot_be_true(lie: str, kind: str, location: str, store: 
     array = open_shard(store, value, *codecs, fill=42)
 
     def check(call: Any) -> None:
-        with pytest.raises(ChunkDecodeError) as caught:
-            call()
-        error = caught.value
+        (error,) = refuses(lambda call: call(), [call], ChunkDecodeError)
         assert (error.key, error.chunk, (error.inner_chunk or ())[:2]) == ("c/0/0", (0, 0), (1, 1))
         assert error.codec in ("sharding_indexed", "crc32c", "bytes")
         assert "c/0/0" in str(error)
@@ -248,11 +225,10 @@ def test_indexes_that_are_damaged(case: str, location: str, store: xzarr3.Store)
     sizes = {"nothing": 0, "less than an index": 67, "truncated": len(good) - 1}
     data = good[: sizes[case]] if case in sizes else bytes(flipped)
     array = open_shard(store, data, sharding((2, 3), BYTES, location=location), fill=42)
-    for call in (array.get, lambda: array[3, 5], lambda: array[:, -1], lambda: array.set((3, 4), 1)):
-        with pytest.raises(ChunkDecodeError) as caught:
-            call()
-        assert (caught.value.chunk, caught.value.key) == ((0, 0), "c/0/0")
-        assert caught.value.codec in ("sharding_indexed", "crc32c", "bytes")
+    calls = array.get, lambda: array[3, 5], lambda: array[:, -1], lambda: array.set((3, 4), 1)
+    for error in refuses(lambda call: call(), calls, ChunkDecodeError):
+        assert (error.chunk, error.key) == ((0, 0), "c/0/0")
+        assert error.codec in ("sharding_indexed", "crc32c", "bytes")
     assert bytes(store.get("c/0/0") or b"") == data
     array[...] = 1
     assert (array[...] == 1).all()
@@ -286,10 +262,9 @@ def test_error_in_a_nested_shard_names_both_chunks(around: list[Any], store: xza
 def test_the_inner_chunk_of_a_shard_without_dimensions() -> None:
     codecs = [sharding((), LITTLE, index=(LITTLE,))]
     array = stored(chunk_document("uint8", (), codecs), {"c": shard_of([(NONE, 1)], b"\1", check=False)})
-    for read in (array.get, lambda: array.metadata.chain.decode(array.store.get("c"))):
-        with pytest.raises(ChunkDecodeError) as caught:
-            read()
-        assert caught.value.inner_chunk == ()
+    reads = array.get, lambda: array.metadata.chain.decode(array.store.get("c"))
+    for error in refuses(lambda read: read(), reads, ChunkDecodeError):
+        assert error.inner_chunk == ()
     array.store.set("c", shard_of([(0, 1)], b"\1", check=False))
     assert array[()] == 1
 
