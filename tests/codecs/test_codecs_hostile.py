@@ -86,12 +86,11 @@ def make(store: xzarr3.Store, name: str) -> None:
         return
     parsed = parse_codec(support_table._configured(name, support_table.CODECS))
     element = support_table.ELEMENTS.get(name, "int16")
-    if isinstance(parsed, xzarr3.codecs.ArrayArrayCodec):
-        options["filters"] = [parsed]
-    elif isinstance(parsed, ArrayBytesCodec):
+    if isinstance(parsed, ArrayBytesCodec):
         options["serializer"] = parsed
     else:
-        options["compressors"] = [parsed]
+        is_filter = isinstance(parsed, xzarr3.codecs.ArrayArrayCodec)
+        options["filters" if is_filter else "compressors"] = [parsed]
     array = xzarr3.create_array(store, "a", shape=SHAPE, chunks=CHUNKS, dtype=element, **options)
     array[...] = values_for(element)
 
@@ -106,8 +105,7 @@ class Tampered:
             make(store, name)
         self.arrays = [xzarr3.open_array(store, "a") for store in self.stores]
         self.expected = self.arrays[0].get()
-        keys = [key for key in self.stores[0].list_prefix("a/") if key.endswith(("c/0/1", "/0.1"))]
-        (self.key,) = keys
+        (self.key,) = (key for key in self.stores[0].list_prefix("a/") if key.endswith(("c/0/1", "/0.1")))
         self.value = bytes(self.stores[0].get(self.key) or b"")
 
     def read(self, value: bytes, *, local: bool = True) -> Any:
@@ -212,10 +210,15 @@ def _blosc(cname: str) -> bytes:
     return bytes(numcodecs.Blosc(cname, 1, numcodecs.Blosc.NOSHUFFLE).encode(bytes(2**30)))
 
 
-def codecs_of(*names: str) -> tuple[Any, ...]:
-    return tuple(parse_codec(name) for name in names)
+def _sharding(compressor: str) -> ShardingCodec:
+    inner = parse_codec("bytes"), parse_codec(compressor)
+    return ShardingCodec((2, 2), inner, inner[:1])
 
 
+COMPRESS = zstandard.ZstdCompressor(level=1)
+ALONE: dict[str, Any] = {"id": "lzma", "format": 2}
+SMALLEST = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 2**30}]
+WINDOW = zstandard.ZstdCompressionParameters(window_log=31, write_content_size=0)
 BOMBS: dict[str, tuple[Any, Callable[[], bytes]]] = {
     "gzip": ("gzip", lambda: _one_stream(zlib.compressobj(1, zlib.DEFLATED, 31))),
     "gzip-members": ("gzip", lambda: _gzip(ZEROS) * GIB),
@@ -223,41 +226,24 @@ BOMBS: dict[str, tuple[Any, Callable[[], bytes]]] = {
     "gzip-nested": (["gzip", "gzip"], lambda: _gzip(_gzip(ZEROS) * GIB)),
     "gzip-of-bombs": (["gzip", "gzip", "gzip"], lambda: _gzip(_gzip(_gzip(ZEROS) * GIB) * 1000)),
     "zlib": ("numcodecs.zlib", lambda: _one_stream(zlib.compressobj(1))),
-    "zstd": ("zstd", lambda: zstandard.ZstdCompressor(level=1).compress(bytes(2**30))),
-    "zstd-frames": ("zstd", lambda: zstandard.ZstdCompressor(level=1).compress(ZEROS) * GIB),
-    "zstd-unknown-size": ("zstd", lambda: _one_stream(zstandard.ZstdCompressor(level=1).compressobj())),
-    "zstd-window": (
-        "zstd",
-        lambda: zstandard.ZstdCompressor(
-            compression_params=zstandard.ZstdCompressionParameters(window_log=31, write_content_size=0)
-        ).compress(ZEROS),
-    ),
-    "numcodecs.zstd": ("numcodecs.zstd", lambda: zstandard.ZstdCompressor(level=1).compress(ZEROS) * GIB),
+    "zstd": ("zstd", lambda: COMPRESS.compress(bytes(2**30))),
+    "zstd-frames": ("zstd", lambda: COMPRESS.compress(ZEROS) * GIB),
+    "zstd-unknown-size": ("zstd", lambda: _one_stream(COMPRESS.compressobj())),
+    "zstd-window": ("zstd", lambda: zstandard.ZstdCompressor(compression_params=WINDOW).compress(ZEROS)),
+    "numcodecs.zstd": ("numcodecs.zstd", lambda: COMPRESS.compress(ZEROS) * GIB),
     "bz2": ("numcodecs.bz2", lambda: bz2.compress(ZEROS) * GIB),
-    "xz": (parse_codec({"id": "lzma"}), lambda: lzma.compress(ZEROS, preset=1) * GIB),
-    "xz-memory": (parse_codec({"id": "lzma"}), lambda: lzma.compress(b"", filters=[
-        {"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 2**30}])),
-    "lzma-alone": (
-        parse_codec({"id": "lzma", "format": 2}),
-        lambda: lzma.compress(bytes(8 * len(ZEROS)), lzma.FORMAT_ALONE, preset=1),
-    ),
+    "xz": ({"id": "lzma"}, lambda: lzma.compress(ZEROS, preset=1) * GIB),
+    "xz-memory": ({"id": "lzma"}, lambda: lzma.compress(b"", filters=SMALLEST)),
+    "lzma-alone": (ALONE, lambda: lzma.compress(bytes(8 * len(ZEROS)), lzma.FORMAT_ALONE, preset=1)),
     "lz4": ("numcodecs.lz4", lambda: bytes(numcodecs.LZ4().encode(bytes(2**30)))),
-    "blosc-lz4": ("blosc", lambda: _blosc("lz4")),
-    "blosc-zstd": ("numcodecs.blosc", lambda: _blosc("zstd")),
-    "conditional": (
-        ConditionalCodec(["zstd"]), lambda: b"\1" + zstandard.ZstdCompressor(level=1).compress(ZEROS) * GIB,
-    ),
+    "blosc-lz4": ("blosc", lambda: _blosc("lz4")), "blosc-zstd": ("numcodecs.blosc", lambda: _blosc("zstd")),
+    "conditional": (ConditionalCodec(["zstd"]), lambda: b"\1" + COMPRESS.compress(ZEROS) * GIB),
     "conditional-skipped": (ConditionalCodec(["zstd"]), lambda: b"\0" + ZEROS),
-    "conditional-twice": (
-        ConditionalCodec(["gzip", "gzip"]), lambda: b"\3" + _gzip(_gzip(ZEROS) * GIB)
-    ),
+    "conditional-twice": (ConditionalCodec(["gzip", "gzip"]), lambda: b"\3" + _gzip(_gzip(ZEROS) * GIB)),
     "checked": (["gzip", "crc32c"], lambda: bytes(xzarr3.codecs.Crc32cCodec().encode(_gzip(ZEROS) * GIB))),
-    "shard": (ShardingCodec((2, 2), codecs_of("bytes", "gzip"), codecs_of("bytes")),
-              lambda: _shard(_gzip(ZEROS) * GIB)),
-    "shard-within-bounds": (ShardingCodec((2, 2), codecs_of("bytes", "gzip"), codecs_of("bytes")),
-                            lambda: _shard(_gzip(bytes(5000)))),
-    "shard-of-zstd": (ShardingCodec((2, 2), codecs_of("bytes", "zstd"), codecs_of("bytes")),
-                      lambda: _shard(zstandard.ZstdCompressor(level=1).compress(bytes(2**30)))),
+    "shard": (_sharding("gzip"), lambda: _shard(_gzip(ZEROS) * GIB)),
+    "shard-within-bounds": (_sharding("gzip"), lambda: _shard(_gzip(bytes(5000)))),
+    "shard-of-zstd": (_sharding("zstd"), lambda: _shard(COMPRESS.compress(bytes(2**30)))),
 }  # fmt: skip
 
 
@@ -269,21 +255,20 @@ CLAIMS: dict[str, tuple[Any, Callable[[], bytes]]] = {
     "zstd": ("zstd", lambda: _claiming_zstd(2**31 - 1)),
     "zstd-of-4-eib": ("zstd", lambda: _claiming_zstd(2**62)),
     "zstd-window-of-2-tib": ("zstd", lambda: _claiming_zstd(100, window=0xF8)),
-    "lzma-dictionary": (parse_codec({"id": "lzma", "format": 2}), lambda: _lzma_with_dictionary(2**30)),
-    "zstd-of-16-mib": ("zstd", lambda: zstandard.ZstdCompressor(level=1).compress(ZEROS)),
+    "lzma-dictionary": (ALONE, lambda: _lzma_with_dictionary(2**30)),
+    "zstd-of-16-mib": ("zstd", lambda: COMPRESS.compress(ZEROS)),
     "lz4": ("numcodecs.lz4", lambda: struct.pack("<I", 2**31 - 1) + bytes(100)),
     "lz4-longer": ("numcodecs.lz4", lambda: struct.pack("<I", 255 * MIB) + bytes(MIB + 100)),
     "blosc": ("blosc", lambda: struct.pack("<BBBBIII", 2, 1, 0x21, 1, 2**31 - 1, 2**20, 40) + bytes(24)),
-    "blosc-snappy": ("blosc", lambda: _claiming_snappy()),
+    "blosc-snappy": (
+        "blosc",
+        lambda: struct.pack("<BBBBIIIII", 2, 1, 80, 1, 2**31 - 1, 128, 40, 20, 16) + bytes(16),
+    ),
     "vlen": (None, lambda: struct.pack("<II", 16, 2**31 - 1) + b"x" * 100),
     "vlen-lengths": (None, lambda: struct.pack("<I", 16) + struct.pack("<I", 2**32 - 1) * 16),
     "vlen-number": (None, lambda: struct.pack("<I", 2**32 - 1) + bytes(64)),
 }
 """What claims to be large where nothing but 2 GiB bounds a chunk of text."""
-
-
-def _claiming_snappy() -> bytes:
-    return struct.pack("<BBBBIIIII", 2, 1, 0x50, 1, 2**31 - 1, 2**7, 40, 20, 16) + bytes(16)
 
 
 def _claiming_zstd(size: int, window: int = 0x58) -> bytes:
