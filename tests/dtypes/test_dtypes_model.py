@@ -422,7 +422,9 @@ SPELLINGS: dict[str, list[Any]] = {
     "null_terminated_bytes": ["S3", "|S3"], "fixed_length_utf32": ["U3", ">U3", np.dtype("<U3")],
     "numpy.datetime64": ["M8[s]", "datetime64[10us]", TIME],
     "numpy.timedelta64": [np.dtype("m8[D]"), np.timedelta64],
-    "struct": [[("a", "i4")], [["a", "<i4"], ["b", [["c", "|b1"]]]], "i4,f8", {"names": ["a"], "formats": ["i4"]}],
+    "struct": [
+        [("a", "i4")], [["a", "<i4"], ["b", [["c", "|b1"]]]], "i4,f8", {"names": ["a"], "formats": ["i4"]},
+    ],
 }  # fmt: skip
 
 

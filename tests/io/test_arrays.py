@@ -17,13 +17,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import _strategies
 import dask
 import dask.array as da
 import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
-import _strategies
 from _conformance import contents
 from _large_as_small import large_as_small
 from _slow import slow
