@@ -861,3 +861,80 @@ def test_an_array_is_replaced_by_what_is_made_of_it(store: xzarr3.Store) -> None
     unsafe = da.from_array(np.array([1.5]))
     refused(xzarr3.DataTypeValidationError, None, lambda: made(store, "b", data=unsafe, dtype="i4"))
     assert list(xzarr3.open_group(store)) == ["a"]
+
+
+ROUND_TRIPS: list[dict[str, Any]] = [
+    {"chunks": (2, 3)}, {"chunks": (1, 2), "shards": (2, 4)}, {"chunks": ([1, 3], [2, 1, 2])}
+]  # fmt: skip
+
+
+def same_elements(data_type: Any, one: Any, other: Any) -> bool:
+    left, right = np.asarray(one), np.asarray(other)
+    if left.shape != right.shape:
+        return False
+    bits = data_type.in_native_order().bits
+    return all(bits(left[at]) == bits(right[at]) for at in np.ndindex(left.shape))
+
+
+@pytest.mark.parametrize("zarr_format", [3, slow(2), "3-draft"])
+@given(st.data())
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_every_type_in_every_format(zarr_format: Any, data: st.DataObject) -> None:
+    data_type = data.draw(_strategies.data_types())
+    machine = data_type.in_native_order()
+    shape = data.draw(_strategies.shapes(max_dims=3))
+    values = data.draw(_strategies.arrays_of(machine, shape))
+    options = {
+        "chunks": tuple(data.draw(st.sampled_from([1, 2, 4])) for _ in shape),
+        "fill_value": data.draw(st.one_of(st.none(), _strategies.scalars(machine))),
+        "compressors": data.draw(st.sampled_from([None, "gzip"])), "order": data.draw(st.sampled_from("CF")),
+        "write_empty_chunks": data.draw(st.booleans()), "zarr_format": zarr_format,
+    }  # fmt: skip
+    store = xzarr3.MemoryStore()
+    array, error = attempt(lambda: made(store, "a", shape=shape, dtype=data_type, **options), MetadataError)
+    if error is not None:
+        assert list(store.list()) == []
+        assert zarr_format != 3
+        return
+    array[...] = values
+    again = xzarr3.open_array(store, "a")
+    assert same_elements(data_type, again.get(), values)
+    if shape and math.prod(shape):
+        part = tuple(slice(None, None, data.draw(st.sampled_from([1, 2, -1]))) for _ in shape)
+        assert same_elements(data_type, again.get(part), values[part])
+        first = (0,) * len(shape)
+        array[first] = array.metadata.fill_value
+        values = values.copy()
+        values[first] = machine.filled((), array.metadata.fill_value)[()]
+    # Where another format has the data type, so has a copy.
+    other = 3 if zarr_format != 3 else data.draw(st.sampled_from([2, "3-draft"]))
+    target = xzarr3.MemoryStore()
+    copied, error = attempt(lambda: xzarr3.copy(again, target, zarr_format=other), MetadataError)
+    if error is not None:
+        assert list(target.list()) == []
+        assert zarr_format == 3
+        return
+    for found in (again, copied):
+        assert same_elements(data_type, found.get(), values)
+        # The copy of a scalar, which is always stored, may lack a fill value.
+        if options["fill_value"] is not None and (shape or found is again):
+            assert machine.bits(found.metadata.fill_value) == machine.bits(options["fill_value"])
+
+
+@given(st.data())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_every_type_through_dask(data: st.DataObject) -> None:
+    data_type = data.draw(_strategies.data_types())
+    machine = data_type.in_native_order()
+    values = data.draw(_strategies.arrays_of(machine, (4, 5)))
+    store = xzarr3.MemoryStore()
+    layout = data.draw(st.sampled_from(ROUND_TRIPS))
+    xzarr3.create_array(store, "a", data=values, dtype=data_type, **layout)
+    lazy = xzarr3.from_zarr(store, "a", chunks="units")
+    assert lazy.dtype == machine.to_native_dtype()
+    assert same_elements(data_type, lazy.compute(scheduler="sync"), values)
+    target = xzarr3.create_array(store, "b", shape=(4, 5), dtype=data_type, **layout)
+    for blocks in (lazy, lazy.rechunk((3, 4))):
+        target[...] = target.fill_value
+        xzarr3.store(blocks, target, scheduler=data.draw(st.sampled_from(["sync", "threads"])))
+        assert same_elements(data_type, target.get(), values)
