@@ -8,26 +8,12 @@ import warnings
 from dataclasses import replace
 from typing import Any
 
+import _documents
 import numpy as np
 import pytest
-from _documents import (
-    CODEC,
-    EARLY_ENTRY_POINT,
-    EARLY_URI,
-    ENTRY_POINT,
-    OPTIONAL,
-    SHARDING,
-    SHARDS,
-    TIMES,
-    URI,
-    changed,
-    document,
-    draft_array,
-    draft_codec,
-    draft_grid,
-    refused,
-)
+from _documents import ENTRY_POINT, OPTIONAL, SHARDS, TIMES, draft_array, draft_codec, draft_grid, refused
 from _strategies import DATA_TYPES, elements, native, same_bits
+from _things import refuses
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,6 +33,7 @@ LITTLE, REVERSE = BytesCodec("little"), TransposeCodec((1, 0))
 GZIP, BIG = draft_codec("gzip", level=1), draft_codec("endian", endian="big")
 TRANSPOSE = draft_codec("transpose", order="F")
 BLOSC = draft_codec("blosc", cname="lz4", clevel=1, shuffle=2, blocksize=0)
+changed, document, CODEC, URI = _documents.changed, _documents.document, _documents.CODEC, _documents.URI
 THING = {"extension": "http://x.org/t", "type": "text", "fallback": "r32"}
 """A data type that nobody knows."""
 
@@ -128,12 +115,9 @@ def test_keys_of_chunks() -> None:
     for key in ("c/0/0", "0/0", "c0", "c0/0/0", "c00/0", "c0/-1", "c0/", "c0.0", "d0/0", "cc0/0"):
         assert DraftChunkKeyEncoding().coords(key, 2) is None
     # No other format has them.
-    with pytest.raises(UnknownExtensionError):
-        ChunkKeyEncoding("draft")
-    with pytest.raises(MetadataError, match="only the draft"):
-        DraftChunkKeyEncoding().to_json()
-    with pytest.raises(MetadataError, match="separator"):
-        DraftChunkKeyEncoding(separator="-")
+    refuses(ChunkKeyEncoding, ["draft"], UnknownExtensionError)
+    refuses(DraftChunkKeyEncoding.to_json, [DraftChunkKeyEncoding()], MetadataError, "only the draft")
+    refuses(lambda sign: DraftChunkKeyEncoding(separator=sign), ["-"], MetadataError, "separator")
     assert DraftChunkKeyEncoding() != ChunkKeyEncoding()
     assert DraftChunkKeyEncoding() == pickle.loads(pickle.dumps(DraftChunkKeyEncoding()))
 
@@ -143,9 +127,8 @@ def test_prefixes_and_children() -> None:
     assert DRAFT.keys("").prefixes == ("meta/", "data/")
     assert [DRAFT.keys(path).listing for path in ("foo", "")] == ["meta/foo/", "meta/"]
     # A group at /foo/bar and an array at /foo/baz/qux: /foo has an explicit and an implicit group.
-    none = [
-        f"meta/{name}" for name in ("array.json", "group.json", "README", "x.array", "y.json", ".array.json")
-    ]
+    names = ("array.json", "group.json", "README", "x.array", "y.json", ".array.json")
+    none = [f"meta/{name}" for name in names]
     for path, keys, prefixes, names in (
         ("foo", ["meta/foo/bar.group.json"], ["meta/foo/baz/"], {"bar", "baz"}),
         ("", [], ["meta/foo/"], {"foo"}),
@@ -159,14 +142,13 @@ def test_prefixes_and_children() -> None:
 def test_names_of_nodes() -> None:
     for name in ("zarr.json", "array.json", "é", "a.b", "_x", "c0", "data", "meta", "root"):
         DRAFT.check_name(name, name)
-    for name in (".", "..", "...", "__x", "__"):
-        with pytest.raises(xzarr3.InvalidKeyError, match="not a name for a node"):
-            DRAFT.check_name(name, name)
+    names = (".", "..", "...", "__x", "__")
+    refuses(lambda name: DRAFT.check_name(name, name), names, xzarr3.InvalidKeyError, "not a name for a node")
 
 
 @pytest.mark.parametrize("entry_point", [
     ENTRY_POINT, {**ENTRY_POINT, "extensions": [OPTIONAL]},
-    *({**ENTRY_POINT, "zarr_format": uri} for uri in (URI.replace("https", "http"), EARLY_URI)),
+    *({**ENTRY_POINT, "zarr_format": uri} for uri in (URI.replace("https", "http"), _documents.EARLY_URI)),
     {**ENTRY_POINT, "zarr_format": URI[:-1] + "7", "news": [1]},
 ], ids=["text", "extended", "http", "early", "later"])  # fmt: skip
 def test_entry_points(entry_point: dict[str, Any]) -> None:
@@ -185,13 +167,6 @@ def test_entry_points(entry_point: dict[str, Any]) -> None:
         refused(DRAFT.hold, each, "a/b", field="news")
 
 
-def test_hierarchies_of_zarr_python_2_are_refused_by_name() -> None:
-    assert DraftFormat.is_entry_point(EARLY_ENTRY_POINT)
-    with pytest.raises(UnknownExtensionError, match="experimental version 3 of zarr-python 2") as caught:
-        DraftFormat.from_entry_point(EARLY_ENTRY_POINT)
-    assert "zarr-python 2.18" in str(caught.value)
-
-
 def test_what_is_no_entry_point() -> None:
     version_3 = {"zarr_format": 3, "node_type": "group", "attributes": {}}
     for other in (
@@ -200,6 +175,10 @@ def test_what_is_no_entry_point() -> None:
     ):  # fmt: skip
         assert not DraftFormat.is_entry_point(other)
     assert DraftFormat.is_entry_point({"zarr_format": 3, "metadata_encoding": {}})  # It is then refused.
+    # As those of zarr-python 2, by its name.
+    assert DraftFormat.is_entry_point(_documents.EARLY_ENTRY_POINT)
+    words = r"(?s)experimental version 3 of zarr-python 2.*zarr-python 2\.18"
+    refuses(DraftFormat.from_entry_point, [_documents.EARLY_ENTRY_POINT], UnknownExtensionError, words)
 
 
 BAD_ENTRY_POINTS: dict[str, list[Any]] = {
@@ -208,9 +187,7 @@ BAD_ENTRY_POINTS: dict[str, list[Any]] = {
         "https://example.org/core/3.0", URI + "\n",
     ],
     "metadata_encoding": [..., 1, None], "metadata_encoding.type": [{"metadata_key_suffix": ".json"}],
-    "metadata_encoding.metadata_key_suffix": [
-        {"type": "json", "metadata_key_suffix": suffix} for suffix in (1, "/..")
-    ],
+    "metadata_encoding.metadata_key_suffix": [{"type": "json", "metadata_key_suffix": n} for n in (1, "/..")],
     "extensions": [..., {}], "extensions[0]": [[1]],
     "extensions[0].extension": [[{**OPTIONAL, "extension": 1}]],
     "extensions[0].must_understand": [[{"extension": "http://x.org"}]],
@@ -227,9 +204,8 @@ UNKNOWN_ENTRY_POINTS: dict[str, list[Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("table", "kind"), [(BAD_ENTRY_POINTS, MetadataError), (UNKNOWN_ENTRY_POINTS, UnknownExtensionError)]
-)
+@pytest.mark.parametrize(("table", "kind"), [
+    (BAD_ENTRY_POINTS, MetadataError), (UNKNOWN_ENTRY_POINTS, UnknownExtensionError)])  # fmt: skip
 def test_entry_points_that_are_refused(table: dict[str, list[Any]], kind: type[MetadataError]) -> None:
     for place, values in table.items():
         for value in values:
@@ -272,15 +248,12 @@ def test_a_new_document_in_full() -> None:
         codecs=(REVERSE, BytesCodec("big"), GzipCodec(4)), attributes={"units": "m"},
         dimension_names=("y", None), zarr_format="3-draft",
     )  # fmt: skip
-    assert DRAFT.documents(meta, "a/b") == {
-        "meta/a/b.array.json": {
-            "shape": [4, 6], "dimension_names": ["y", None], "data_type": "float32",
-            "chunk_grid": {"type": "regular", "chunk_shape": [2, 3], "separator": "."},
-            "chunk_memory_layout": "F",
-            "codecs": [BIG, {"type": CODEC.format("gzip"), "configuration": {"level": 4}}],
-            "fill_value": "+Infinity", "extensions": [], "attributes": {"units": "m"},
-        }
-    }  # fmt: skip
+    assert DRAFT.documents(meta, "a/b") == {"meta/a/b.array.json": {
+        "shape": [4, 6], "dimension_names": ["y", None], "data_type": "float32",
+        "chunk_grid": {"type": "regular", "chunk_shape": [2, 3], "separator": "."},
+        "chunk_memory_layout": "F", "codecs": [BIG, draft_codec("gzip", level=4)],
+        "fill_value": "+Infinity", "extensions": [], "attributes": {"units": "m"},
+    }}  # fmt: skip
     assert same(parse(written(meta)), meta)
 
 
@@ -468,8 +441,7 @@ BAD: dict[str, list[Any]] = {  # Values of the field with which the place begins
     "codecs": [
         None, GZIP, [draft_codec("transpose", order=[0, 1, 2])], [GZIP, TRANSPOSE], [GZIP, BIG], [BIG, BIG],
     ],
-    "codecs[0]": [[1], ["gzip"]],
-    "codecs[0].type": [[{}], [{"type": 1}]],
+    "codecs[0]": [[1], ["gzip"]], "codecs[0].type": [[{}], [{"type": 1}]],
     CONFIGURATION: [[{**GZIP, "configuration": []}]],
     f"{CONFIGURATION}.level": [[draft_codec("gzip", level=10)]],
     f"{CONFIGURATION}.clevel": [[draft_codec("blosc", shuffle=1)]],
@@ -477,23 +449,16 @@ BAD: dict[str, list[Any]] = {  # Values of the field with which the place begins
     f"{CONFIGURATION}.cname": [[draft_codec("blosc", clevel=1, cname="x")]],
     f"{CONFIGURATION}.endian": [[draft_codec("endian")], [draft_codec("endian", endian=">")]],
     f"{CONFIGURATION}.order": [
-        [draft_codec("transpose")],
-        *([draft_codec("transpose", order=order)] for order in ("K", [0, 0], [0.0, 1])),
+        [draft_codec("transpose")], *([draft_codec("transpose", order=of)] for of in ("K", [0, 0], [0.0, 1])),
     ],
-    "chunk_memory_layout": [..., "A", None, ["C"], {}],
-    "shape": [..., 4],
-    "shape[1]": [[4, 6.0], [4, True], [4, -1], [4, 2**63]],
-    "data_type": [...],
-    "fill_value": [...],
-    "extensions": [...],
-    "attributes": [..., []],
-    "chunk_grid": [..., []],
+    "chunk_memory_layout": [..., "A", None, ["C"], {}], "shape": [..., 4],
+    "shape[1]": [[4, 6.0], [4, True], [4, -1], [4, 2**63]], "data_type": [...], "fill_value": [...],
+    "extensions": [...], "attributes": [..., []], "chunk_grid": [..., []],
     "chunk_grid.chunk_shape": [draft_grid(...), draft_grid([2])],
     "chunk_grid.chunk_shape[1]": [draft_grid([2, length]) for length in (0, 2**70, "3")],
     "chunk_grid.type": [draft_grid([2, 3], type=...)],
     "chunk_grid.separator": [draft_grid([2, 3], separator=value) for value in ("-", None)],
-    "storage_transformers": [{}],
-    "storage_transformers[0]": [[1]],
+    "storage_transformers": [{}], "storage_transformers[0]": [[1]],
     "storage_transformers[0].type": [[{"extension": "http://x.org"}]],
     "storage_transformers[0].configuration.chunks_per_shard": [
         [changed(SHARDS, configuration=changed({}, chunks_per_shard=value))] for value in (..., [2], [2, 0])
@@ -508,14 +473,12 @@ UNKNOWN: dict[str, list[Any]] = {
     "chunk_memory_layout": [{"extension": "https://example.org/layout/1.0", "type": "hilbert"}],
     "chunk_grid.x": [draft_grid([2, 3], x=1)],
     "chunk_grid": [
-        draft_grid([2, 3], type="rectangular"), draft_grid([2, 3], type=[]),
+        *(draft_grid([2, 3], type=name) for name in ("rectangular", [])),
         draft_grid([2, 3], extension="http://x.org"),
     ],
     "extensions[0]": [[{**OPTIONAL, "must_understand": True}]],
     "storage_transformers[0]": [[{"extension": "http://x.org", "type": "x"}], [{**SHARDS, "type": "other"}]],
-    "storage_transformers[1]": [[SHARDS, SHARDS]],
-    "zarr_format": [3],
-    "compressor": [None],
+    "storage_transformers[1]": [[SHARDS, SHARDS]], "zarr_format": [3], "compressor": [None],
     "x": [{"must_understand": False}],
 }  # fmt: skip
 
@@ -539,13 +502,11 @@ def test_any_number_of_dimensions(shape: list[int]) -> None:
     assert meta.chunk_key_encoding == DraftChunkKeyEncoding(separator="/")
 
 
-def test_chunks_without_length_where_the_array_has_none() -> None:
-    meta = kept(draft_array(shape=[0, 6], chunk_grid=draft_grid([0, 3])))
+def test_what_is_written_again() -> None:
+    meta = kept(draft_array(shape=[0, 6], chunk_grid=draft_grid([0, 3])))  # No length, as the array has none.
     assert meta.chunk_grid == RegularGrid((1, 3))
     assert written(replace(meta, shape=(5, 6)))["chunk_grid"]["chunk_shape"] == [1, 3]
-
-
-def test_extensions_that_need_not_be_understood_are_kept() -> None:
+    # Extensions that need not be understood are kept.
     meta = replace(kept(draft_array(extensions=[OPTIONAL])), attributes={"a": 1}, shape=(9, 9))
     assert written(meta) == draft_array(extensions=[OPTIONAL], attributes={"a": 1}, shape=[9, 9])
 
@@ -556,7 +517,7 @@ def test_shards() -> None:
     assert meta.chunk_grid == RegularGrid((4, 9))
     inner = (REVERSE, BytesCodec("big"), GzipCodec(1))
     assert meta.codecs == (ShardingCodec((2, 3), inner, (LITTLE,), "end"),)
-    other = {**SHARDS, "extension": SHARDING.replace("https", "http")}
+    other = {**SHARDS, "extension": _documents.SHARDING.replace("https", "http")}
     assert parse(draft_array(storage_transformers=[other])).chunk_grid == RegularGrid((4, 9))
     assert parse(draft_array(storage_transformers=[])).chunk_grid == RegularGrid((2, 3))
 
@@ -640,8 +601,7 @@ def test_erasing(path: str, gone: set[str]) -> None:
     root = xzarr3.open_group(store, mode="r+")
     del root[path]
     assert keys(store) == ALL - gone
-    with pytest.raises(NodeNotFoundError):
-        xzarr3.open(store, path)
+    refuses(lambda path: xzarr3.open(store, path), [path], NodeNotFoundError)
     assert "top" in root or path == "top"
 
 
@@ -665,9 +625,7 @@ def test_another_suffix(suffix: str) -> None:
 
 def test_extensions_of_a_hierarchy() -> None:
     store = written_by_others({**ENTRY_POINT, "extensions": [{**OPTIONAL, "must_understand": True}]})
-    for path in ("", "a"):
-        with pytest.raises(UnknownExtensionError, match=r"example\.org"):
-            xzarr3.open(store, path)
+    refuses(lambda path: xzarr3.open(store, path), ("", "a"), UnknownExtensionError, r"example\.org")
     store = written_by_others({**ENTRY_POINT, "extensions": [OPTIONAL]})
     xzarr3.open_array(store, "a", mode="r+").attrs["a"] = 1
     xzarr3.create_group(store, "b", zarr_format="3-draft")
@@ -677,8 +635,7 @@ def test_extensions_of_a_hierarchy() -> None:
 def test_there_is_no_hierarchy_without_its_entry_point() -> None:
     store = written_by_others()
     store.erase("zarr.json")
-    with pytest.raises(NodeNotFoundError):
-        xzarr3.open(store, "a")
+    refuses(lambda path: xzarr3.open(store, path), ["a"], NodeNotFoundError)
 
 
 def test_a_fallback_is_used_and_said() -> None:
