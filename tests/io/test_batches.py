@@ -6,6 +6,7 @@ import math
 import pickle
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from _strategies import same_bits
+from _things import refuses
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -28,7 +30,6 @@ def stored(data: Any = ROWS, chunks: Any = (32, 20), **options: Any) -> xzarr3.A
 
 
 def patches(side: int, number: int) -> list[tuple[slice, slice]]:
-    """Random patches of 64 by 64 elements."""
     starts = np.random.default_rng(1).integers(0, side - 63, (number, 2)).tolist()
     return [(slice(y, y + 64), slice(x, x + 64)) for y, x in starts]
 
@@ -192,8 +193,7 @@ def test_what_is_said_of_batches() -> None:
     made = xzarr3.batches(stored(), WINDOWS, 16)
     assert repr(made) == "<xzarr3.Batches 16 of 16 samples, in order>"
     assert repr(xzarr3.batches(stored(), WINDOWS, 16, shuffle=2)).endswith("samples, shuffled with seed 2>")
-    with pytest.raises(IndexError, match="no batch 16 of 16"):
-        made[16]
+    refuses(made.__getitem__, [16], IndexError, "no batch 16 of 16")
 
 
 MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
@@ -214,7 +214,7 @@ MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
     (([0], 2), {"out": np.empty((2, 3))}, r"out=float64 of shape \(2, 3\) for array 0; accepted: float64"),
     (([0], 2), {"out": {}}, "out={} for array 0"),
     (([{"a": 0}], 2), {}, r"sample 0 has \['a'\], and lacks array 0"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("arguments", "options", "text"), MISTAKES, ids=range(len(MISTAKES)))
@@ -224,13 +224,11 @@ def test_mistakes_are_told(arguments: Any, options: dict[str, Any], text: str) -
 
 
 def test_what_is_no_array_is_refused() -> None:
-    with pytest.raises(TypeError, match="arrays: 0 is ndarray; accepted: an Array or JoinedArray"):
-        xzarr3.batches([ROWS], [0], 1)  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="no arrays; give at least one"):
-        xzarr3.batches([], [0], 1)
+    batches = partial(xzarr3.batches, samples=[0], batch_size=1)
+    refuses(batches, [[ROWS]], TypeError, "arrays: 0 is ndarray; accepted: an Array or JoinedArray")
+    refuses(batches, [[]], ValueError, "no arrays; give at least one")
     unwatched = xzarr3.create_array(xzarr3.MemoryStore({}), data=ROWS)
-    with pytest.raises(xzarr3.StoreCapabilityError, match="does not tell whether a value has changed"):
-        xzarr3.batches(unwatched, [0], 1)
+    refuses(batches, [unwatched], xzarr3.StoreCapabilityError, "does not tell whether a value has changed")
 
 
 def test_pickled_batches_are_the_same_and_take_no_chunks_along() -> None:
@@ -280,6 +278,7 @@ def test_worker_processes_read_the_same_batches(tmp_path: Path) -> None:
 
 TORCH = """
 import sys
+from functools import partial
 import numpy as np, torch, xzarr3
 from torch.utils.data import DataLoader
 from xzarr3.stores.local import files
