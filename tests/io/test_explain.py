@@ -15,6 +15,7 @@ from _graphs import calls_of
 from _large_as_small import large_as_small
 from _recording import RecordingStore, Request, recording
 from _strategies import layouts, uneven_layouts
+from _things import refuses
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -62,7 +63,6 @@ def check(store: RecordingStore, reader: Any, selection: Any, *, threads: int = 
 
 
 def threads_for_all(patch: pytest.MonkeyPatch) -> None:
-    """Threads also where there is little to read."""
     patch.setattr(io_executor, "_SMALL", 1)
     patch.setattr(io_executor, "_LOCKED", 1e-9)
 
@@ -79,10 +79,9 @@ def filled(draw: st.DrawFn, folder: Path) -> tuple[RecordingStore, xzarr3.Array]
     shape = tuple(draw(st.lists(st.sampled_from([0, 1, 5, 8, 13]), max_size=3)))
     store = recording(
         draw(st.sampled_from([None, None, xzarr3.LocalStore(folder)])),
-        request_bytes=draw(st.sampled_from([1, 16, 64, 4096])),
+        request_bytes=draw(st.sampled_from([1, 16, 64, 4096])), concurrency=draw(st.sampled_from([1, 1, 8])),
         over_read=draw(st.sampled_from([1, 1.5, 2, math.inf])),
-        concurrency=draw(st.sampled_from([1, 1, 8])),
-    )
+    )  # fmt: skip
     dtype = draw(st.sampled_from(["int16", "float64"]))
     uneven = uneven_layouts(dtype, shape).filter(lambda options: "shards" not in options)
     options = draw(st.one_of(layouts(dtype, shape), layouts(dtype, shape), uneven))
@@ -105,9 +104,7 @@ def basic(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize("seconds", [0, 3600], ids=["an older file", "written just now"])
 @pytest.mark.parametrize("threads", [1, 4])
-def test_an_index_is_asked_for_once_however_old(
-    threads: int, seconds: int, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_an_index_is_asked_for_once(threads: int, seconds: int, tmp_path: Path, monkeypatch: Any) -> None:
     threads_for_all(monkeypatch)
     monkeypatch.setattr(files, "_SETTLED", seconds * 10**9)
     store = recording(xzarr3.LocalStore(tmp_path / "a"))
@@ -193,9 +190,7 @@ def _ranges(log: list[dict[str, Any]]) -> Counter[tuple[int, int]]:
 
 @pytest.mark.parametrize("service", ["s3", "http"])
 @pytest.mark.parametrize("compressors", [None, "zstd"])
-def test_a_column_through_a_shard_moves_little(
-    fault_server: FaultServer, service: str, compressors: Any
-) -> None:
+def test_a_column_through_a_shard_moves_little(fault_server: Any, service: str, compressors: Any) -> None:
     """Of a shard of 4.2 MB a server is asked for what is explained."""
     options: Any = {"key": "k", "secret": "s", "endpoint_url": fault_server.url}
     data = np.random.default_rng(1).integers(0, 2**32, (1024, 1024), dtype="u4")
@@ -302,8 +297,7 @@ def test_a_damaged_index_is_found() -> None:
     value = bytearray(array.store.get("c/0") or b"")
     value[-1] ^= 1
     array.store.set("c/0", value)
-    with pytest.raises(xzarr3.ChunkDecodeError, match=r"key 'c/0', chunk \(0,\).*index is not valid"):
-        array.explain(3)
+    refuses(array.explain, [3], xzarr3.ChunkDecodeError, r"key 'c/0', chunk \(0,\).*index is not valid")
 
 
 def test_absent_chunks_cost_nothing() -> None:
@@ -332,17 +326,15 @@ def test_text_and_json(tmp_path: Path) -> None:
     array = xzarr3.create_array(tmp_path / "s.zarr", "a/b", data=np.arange(1, 101, dtype="i2"), **options)
     array[:50] = 0
     found = array.explain(slice(40, 62, 2))
-    text = str(found).splitlines()
-    assert text[:7] == [
-        "read of shape (11,) from array '/a/b'",
-        "keys         2, of which 1 absent",
-        "chunks       2 decoded",
-        "requests     2, of which 1 for indexes of shards",
+    lines = str(found).splitlines()
+    assert lines[:7] == [
+        "read of shape (11,) from array '/a/b'", "keys         2, of which 1 absent",
+        "chunks       2 decoded", "requests     2, of which 1 for indexes of shards",
         f"bytes moved  {found.bytes_moved} B",
         f"bytes used   22 B ({found.bytes_moved / 22:.3g} moved for each)",
         "  a/b/c/0: absent, the fill value",
-    ]
-    assert text[7].startswith("  a/b/c/1: ")
+    ]  # fmt: skip
+    assert lines[7].startswith("  a/b/c/1: ")
     document: Any = found.to_json()
     assert (document["shape"], document["requests"]) == ([11], 2)
     assert [fetch["key"] for fetch in document["fetches"]] == ["a/b/c/0", "a/b/c/1"]
@@ -353,8 +345,6 @@ def test_text_and_json(tmp_path: Path) -> None:
 
 def test_a_store_without_open_reads_whole_values() -> None:
     class Plain(xzarr3.MemoryStore):
-        """Has the least that can be read."""
-
         open = xzarr3.Store.open  # type: ignore[assignment]
 
     data = np.arange(1, 65, dtype="u1")

@@ -6,6 +6,7 @@ import copy
 import math
 import pickle
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import xarray as xr
 from _slow import slow
 from _strategies import layouts, selections, shapes
+from _things import refused, refuses
 from _waiting import WaitingStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -50,7 +52,6 @@ def some(store: xzarr3.Store | None = None, absent: Any = ((1, 0), (1, 1)), **op
 
 
 def opened(array: xzarr3.Array, how: str = "error") -> xzarr3.Array:
-    """The same array, opened to do something about chunks that are absent."""
     return xzarr3.open_array(array.store, array.path, missing=how)  # type: ignore[arg-type]
 
 
@@ -58,17 +59,15 @@ def opened(array: xzarr3.Array, how: str = "error") -> xzarr3.Array:
 def test_an_error_names_what_is_absent(zarr_format: Any) -> None:
     array = opened(some(zarr_format=zarr_format))
     keys = ", ".join(repr(array.chunk_key(at)) for at in ((1, 0), (1, 1)))
-    expected = (
+    expected = re.escape(
         f"array '/a/b' of {array.store}: 2 of the 6 chunks to be read are absent: {keys}; "
         "pass missing='fill' or 'warn' to read the fill value "
     )
-    with pytest.raises(MissingChunksError, match=re.escape(expected)) as caught:
-        array[...]
-    again = pickle.loads(pickle.dumps(caught.value))
-    assert (type(again), str(again)) == (MissingChunksError, str(caught.value))
+    (error,) = refused(MissingChunksError, expected, lambda: array[...])
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again)) == (MissingChunksError, str(error))
     assert isinstance(again, StoreError)
-    with pytest.raises(MissingChunksError, match=r"1 of the 1 chunk to be read is absent: 'a.b.*1.1'; "):
-        array[3, 4]
+    refused(MissingChunksError, r"1 of the 1 chunk to be read is absent: 'a.b.*1.1'; ", lambda: array[3, 4])
     np.testing.assert_array_equal(array[:2], np.arange(10).reshape(2, 5))
     for shape, selection in (((6, 5), ...), ((6, 2), (slice(None), [4, 0]))):
         with pytest.raises(MissingChunksError):
@@ -81,8 +80,7 @@ def test_few_of_many_are_named() -> None:
         ((), "1 of the 1 chunk to be read is absent: 'c'; "),
     ):
         array = xzarr3.create_array(xzarr3.MemoryStore(), shape=shape, chunks=(10,) * len(shape), dtype="i1")
-        with pytest.raises(MissingChunksError, match=match):
-            opened(array)[...]
+        refuses(opened(array).get, [...], MissingChunksError, match)
 
 
 def test_a_warning_comes_once_for_each_read_and_names_the_caller(stored: xzarr3.LocalStore) -> None:
@@ -152,13 +150,11 @@ def test_blocks_and_chunks_and_fields() -> None:
     fields["x", :2] = 5
     fields = opened(fields)
     np.testing.assert_array_equal(fields["x", :2], 5)
-    for read, match in (
-        (lambda: array.blocks[1:, 1], "'a/b/c/1/1'"), (lambda: array.read_chunk((1, 0)), "'a/b/c/1/0'"),
-        (lambda: [*array.chunk_tasks()][3](), "'a/b/c/1/1'"), (lambda: np.asarray(array), "'a/b/c/1/0'"),
-        (lambda: list(array), "'a/b/c/1/0'"), (lambda: fields["y"], "'c/1'"),
-    ):  # fmt: skip
-        with pytest.raises(MissingChunksError, match=match):
-            read()
+    one, two, of_fields = "'a/b/c/1/0'", "'a/b/c/1/1'", "'c/1'"
+    refused(MissingChunksError, two, lambda: array.blocks[1:, 1], lambda: [*array.chunk_tasks()][3]())
+    refused(MissingChunksError, one, lambda: array.read_chunk((1, 0)), lambda: np.asarray(array))
+    refused(MissingChunksError, one, lambda: list(array))
+    refused(MissingChunksError, of_fields, lambda: fields["y"])
 
 
 @pytest.mark.parametrize("make", [xzarr3.MemoryStore, Waiting])
@@ -174,16 +170,15 @@ def test_an_inner_chunk_that_is_marked_as_empty_is_not_missing(make: Any, thread
     strict = xzarr3.open_array(store, missing="error")
     assert strict.get((slice(0, 4), slice(0, 4)), threads=threads).sum() == 9 * 15 + 1
     assert strict.get((3, 3), threads=threads)[()] == 9
-    with pytest.raises(MissingChunksError, match="1 of the 4 shards to be read is absent: 'c/0/1'; "):
-        strict.get(threads=threads)
+    match = "1 of the 4 shards to be read is absent: 'c/0/1'; "
+    refused(MissingChunksError, match, lambda: strict.get(threads=threads))
 
 
 def test_writing_reads_what_is_absent_as_before() -> None:
     array = some()
     strict = xzarr3.open_array(array.store, "a/b", mode="r+", missing="error")
     strict[2:4, 0] = 5
-    with pytest.raises(MissingChunksError, match="1 of the 6 chunks"):
-        strict[...]
+    refused(MissingChunksError, "1 of the 6 chunks", lambda: strict[...])
     strict[3, 4] = 7
     np.testing.assert_array_equal(strict[2:4], [[5, -1, -1, -1, -1], [5, -1, -1, -1, 7]])
 
@@ -193,10 +188,9 @@ def test_arrays_carry_it() -> None:
     strict = opened(plain)
     assert repr(strict) == repr(plain)
     assert strict.info == opened(plain, "fill").info
-    for again in (pickle.loads(pickle.dumps(strict)), copy.copy(strict), copy.deepcopy(strict)):
-        assert again.missing == "error"
-        with pytest.raises(MissingChunksError):
-            again[...]
+    copies = (pickle.loads(pickle.dumps(strict)), copy.copy(strict), copy.deepcopy(strict))
+    assert [again.missing for again in copies] == ["error"] * 3
+    refuses(lambda again: again[...], copies, MissingChunksError)
     assert str(strict.explain()) == str(opened(plain, "fill").explain())
     assert dask.base.tokenize(strict) != dask.base.tokenize(plain)
     assert dask.base.tokenize(strict) == dask.base.tokenize(opened(plain))
@@ -220,10 +214,8 @@ def test_groups_hand_it_on() -> None:
             group["a/b"], group["a"]["b"], dict(group["a"].arrays())["b"], dict(group.members(None))["a/b"],
             dict(dict(group.groups())["c"].items())["d"], group.get("c/d"), group.require_group("a")["b"],
         ]  # fmt: skip
-        for each in found:
-            assert each.missing == "error"
-            with pytest.raises(MissingChunksError):
-                each[...]
+        assert {each.missing for each in found} == {"error"}
+        refuses(lambda each: each[...], found, MissingChunksError)
     assert xzarr3.open_group(array.store)["a/b"].missing == "fill"
     made = xzarr3.open_group(xzarr3.MemoryStore(), mode="a", missing="warn")
     made.create_array("x", shape=3, dtype="int8")
@@ -234,15 +226,14 @@ def test_groups_hand_it_on() -> None:
 @pytest.mark.parametrize("wrong", ["ignore", "", 1, ["fill"]])
 def test_what_there_is_not_is_refused_before_anything_happens(wrong: Any) -> None:
     store = xzarr3.MemoryStore()
-    for call in (
+    refused(
+        ValueError, r"missing=.*; accepted: 'fill', 'warn', 'error'",
         lambda: xzarr3.open(some().store, missing=wrong),
         lambda: xzarr3.open_array(some().store, "a/b", missing=wrong),
         lambda: xzarr3.open_group(store, mode="w", missing=wrong),
         lambda: xzarr3.open_group(store, mode="a", missing=wrong),
         lambda: xr.open_dataset(some().store, engine=OURS, missing=wrong),
-    ):
-        with pytest.raises(ValueError, match=r"missing=.*; accepted: 'fill', 'warn', 'error'"):
-            call()
+    )  # fmt: skip
     assert not [*store.list_prefix("")]
 
 
@@ -252,8 +243,7 @@ def test_an_array_that_vanished_is_an_error(how: str) -> None:
         array = opened(some(store), how)
         for key in [*store.list_prefix("")]:
             store.erase(key)
-        with pytest.raises(StoreError, match="vanished"):
-            array[...]
+        refuses(array.get, [...], StoreError, "vanished")
 
 
 @pytest.mark.parametrize("concurrency", [8, 1])
@@ -270,12 +260,8 @@ def test_whether_it_vanished_is_asked_once_a_read(concurrency: int) -> None:
         assert array[at : at + 2].tolist() == [1, 0]
     assert sorted(store.asked) == sorted(["zarr.json"] * 25 + [*(f"c/{at}" for at in range(50))])
     xzarr3.MemoryStore.erase(store, "zarr.json")
-    for selection in (slice(2), ..., 3, slice(1, 7), slice(2)):
-        with pytest.raises(xzarr3.ChangedError, match="vanished"):
-            array[selection]
-
-
-# dask and xarray
+    places = (slice(2), ..., 3, slice(1, 7), slice(2))
+    refuses(array.__getitem__, places, xzarr3.ChangedError, "vanished")
 
 
 @pytest.mark.parametrize("scheduler", ["synchronous", "threads", slow("processes")])
@@ -302,14 +288,12 @@ def test_dask_arrays_that_do_different_things_have_different_names() -> None:
     assert array.missing == "fill"
     with pytest.warns(MissingChunksWarning):
         (warn + fill).compute(scheduler="synchronous")
-    with pytest.raises(MissingChunksError):
-        (error + fill).compute(scheduler="synchronous")
-    with pytest.raises(ValueError, match="missing='ignore'; accepted: "):
-        xzarr3.dask.from_zarr(array, missing="ignore")  # type: ignore[arg-type]
+    refused(MissingChunksError, None, lambda: (error + fill).compute(scheduler="synchronous"))
+    wrong = partial(xzarr3.dask.from_zarr, array, missing="ignore")  # type: ignore[arg-type]
+    refused(ValueError, "missing='ignore'; accepted: ", wrong)
 
 
 def weather(path: Any, group: str | None = None) -> None:
-    """Store a year of months on a small globe."""
     values = np.arange(12 * 6 * 4, dtype="float32").reshape(12, 6, 4) + 1
     ds = xr.Dataset({"t2m": (("time", "lat", "x"), values)}, coords={"lat": np.linspace(-25, 25, 6)})
     encoding = {"t2m": {"chunks": (1, 2, 4)}, "lat": {"_FillValue": None}}
@@ -331,13 +315,11 @@ def test_a_dataset_names_keys(stored: xzarr3.LocalStore) -> None:
     ds = xr.open_dataset(stored, engine=OURS, missing="error")
     assert float(ds["t2m"][0, 0, 0]) == 1
     expected = "2 of the 36 chunks to be read are absent: 't2m/c/2/1/0', 't2m/c/2/2/0'; pass "
-    with pytest.raises(MissingChunksError, match=re.escape(expected)):
-        ds["t2m"].load()
-    with pytest.raises(MissingChunksError, match="1 of the 1 chunk to be read is absent: 't2m/c/2/1/0'"):
-        ds["t2m"].isel(time=2).sel(lat=5).load()
-    for again in (pickle.loads(pickle.dumps(ds)), ds.copy(), copy.deepcopy(ds), ds[["t2m"]].isel(x=0)):
-        with pytest.raises(MissingChunksError, match="'t2m/c/2/1/0'"):
-            again["t2m"].load()
+    refused(MissingChunksError, re.escape(expected), ds["t2m"].load)
+    one = ds["t2m"].isel(time=2).sel(lat=5)
+    refused(MissingChunksError, "1 of the 1 chunk to be read is absent: 't2m/c/2/1/0'", one.load)
+    again = (pickle.loads(pickle.dumps(ds)), ds.copy(), copy.deepcopy(ds), ds[["t2m"]].isel(x=0))
+    refuses(lambda each: each["t2m"].load(), again, MissingChunksError, "'t2m/c/2/1/0'")
     assert ds["t2m"].isel(time=3).notnull().all()
 
 
@@ -346,11 +328,8 @@ def test_a_dataset_of_dask_arrays(stored: xzarr3.LocalStore, processes: Any) -> 
     ds = xr.open_dataset(stored, engine=OURS, missing="error", chunks={})
     assert float(ds["t2m"][3:].sum()) > 0
     for scheduler, pool in (("threads", None), ("processes", processes)):
-        with (
-            dask.config.set(scheduler=scheduler, pool=pool),
-            pytest.raises(MissingChunksError, match=r"1 of the 1 chunk.*'t2m/c/2"),
-        ):
-            ds["t2m"].mean().compute()
+        with dask.config.set(scheduler=scheduler, pool=pool):
+            refused(MissingChunksError, r"1 of the 1 chunk.*'t2m/c/2", ds["t2m"].mean().compute)
     fill = xr.open_dataset(stored, engine=OURS, chunks={})
     assert set(fill["t2m"].data.dask).isdisjoint(ds["t2m"].data.dask)
 
@@ -366,5 +345,4 @@ def test_trees_carry_it(stored: xzarr3.LocalStore) -> None:
         (groups["/"]["t2m"], r"array '/t2m' .*'t2m/c/2/1/0'"),
         (one["t2m"], "'deep/er/t2m/c/0/0/0'"),
     ):
-        with pytest.raises(MissingChunksError, match=match):
-            data.load()
+        refused(MissingChunksError, match, data.load)
