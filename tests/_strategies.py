@@ -12,25 +12,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 import xzarr3
-from xzarr3.codecs import (
-    BloscCodec,
-    BytesCodec,
-    Crc32cCodec,
-    GzipCodec,
-    ShardingCodec,
-    TransposeCodec,
-    ZstdCodec,
-)
-from xzarr3.dtypes import (
-    DateTime64,
-    FixedLengthUTF32,
-    NullTerminatedBytes,
-    RawBits,
-    Struct,
-    TimeDelta64,
-    ZDType,
-    parse_dtype,
-)
+from xzarr3.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec
+from xzarr3.codecs.zstd import ZstdCodec
+from xzarr3.dtypes import DateTime64, RawBits, Struct, TimeDelta64, ZDType, parse_dtype
+from xzarr3.dtypes.fixed_length import FixedLengthUTF32, NullTerminatedBytes
 
 NUMERIC = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",

@@ -28,22 +28,16 @@ from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import ChunkDecodeError, ChunkEncodeError, MetadataError, UnknownExtensionError
-from xzarr3.codecs import (
-    BitRoundCodec,
-    BytesCodec,
-    CastValueCodec,
-    ConditionalCodec,
-    Crc32cCodec,
-    N5DefaultCodec,
-    PackBitsCodec,
-    ReshapeCodec,
-    ScaleOffsetCodec,
-    ShardingCodec,
-    codec_from_json,
-)
+from xzarr3.codecs import BitRoundCodec, BytesCodec, CastValueCodec, ConditionalCodec, ShardingCodec
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, Codec
+from xzarr3.codecs.crc32c import Crc32cCodec
+from xzarr3.codecs.n5_default import N5DefaultCodec
 from xzarr3.codecs.numcodecs import numcodecs_ids
+from xzarr3.codecs.packbits import PackBitsCodec
 from xzarr3.codecs.pipeline import CodecChain
+from xzarr3.codecs.registry import codec_from_json
+from xzarr3.codecs.reshape import ReshapeCodec
+from xzarr3.codecs.scale_offset import ScaleOffsetCodec
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "float32", "float64")

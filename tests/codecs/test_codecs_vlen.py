@@ -22,20 +22,12 @@ from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import ChunkDecodeError, ChunkEncodeError, MetadataError
-from xzarr3.codecs import (
-    BloscCodec,
-    BytesCodec,
-    Crc32cCodec,
-    GzipCodec,
-    Json2Codec,
-    ShardingCodec,
-    TransposeCodec,
-    VLenBytesCodec,
-    VLenUTF8Codec,
-    ZstdCodec,
-)
+from xzarr3.codecs import BloscCodec, BytesCodec, Crc32cCodec, GzipCodec, Json2Codec, ShardingCodec
 from xzarr3.codecs import vlen as vlen_module
 from xzarr3.codecs.pipeline import CodecChain
+from xzarr3.codecs.transpose import TransposeCodec
+from xzarr3.codecs.vlen import VLenBytesCodec, VLenUTF8Codec
+from xzarr3.codecs.zstd import ZstdCodec
 from xzarr3.dtypes import parse_dtype
 
 ARRAY_TYPE = np.dtypes.StringDType()
