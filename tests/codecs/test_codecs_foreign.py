@@ -158,10 +158,6 @@ def test_nothing_is_imported_that_a_document_names() -> None:
     assert found.stdout.strip() == "set()", found
 
 
-def test_codecs_of_other_packages_in_the_versions() -> None:
-    assert "numcodecs.reversed_of_tests" in xzarr3.versions.versions()["codecs of other packages"]
-
-
 @pytest.fixture(scope="module")
 def images() -> Any:
     of_zarr = pytest.importorskip("imagecodecs.zarr")
@@ -360,8 +356,7 @@ def test_in_this_process(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(codec_names()) - set(before) >= {"example.flip"}
     (error,) = refuses(xzarr3.codecs.parse_codec, ["example.fails"], MetadataError, "no luck today")
     assert isinstance(error.__cause__, RuntimeError)
-
-
-def test_no_codec_is_installed_by_this_project() -> None:
+    assert "numcodecs.reversed_of_tests" in xzarr3.versions.versions()["codecs of other packages"]
+    # No codec is installed by this project.
     points: Any = importlib.metadata.entry_points(group="xzarr3.codecs")
     assert not [point for point in points if point.dist is not None and point.dist.name == "xzarr3"]

@@ -41,11 +41,9 @@ def values_of(dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
 
 
 PAIRS = [
-    (configuration, arguments, dtype)
-    for configuration, arguments in MODES
-    for dtype in (*NATIVE, *PROMOTED)
-    if configuration["mode"] != "fixed_accuracy" or dtype[0] == "f"
-]
+    (*mode, dtype) for mode in MODES for dtype in (*NATIVE, *PROMOTED)
+    if mode[0]["mode"] != "fixed_accuracy" or dtype[0] == "f"
+]  # fmt: skip
 
 
 def zero_of(dtype: np.dtype[Any]) -> int:
@@ -202,9 +200,9 @@ def test_lossy_modes_refuse_integers_that_would_wrap(codec: Any, dtype: str, mos
     refuses(partial(array.set, ...), beyond, ChunkEncodeError, "only lossless zfp keeps")
 
 
-@pytest.mark.parametrize("codec", [ZfpCodec(), ZfpyCodec()], ids=repr)
-def test_the_mode_that_loses_nothing_takes_everything(codec: Any) -> None:
+def test_the_mode_that_loses_nothing_takes_everything() -> None:
     data = np.array([np.nan, np.inf, -np.inf, 1e38, -0.0, 1e-38], "float32")
-    array = array_of(codec, "float32", (6,), (4,))
-    array[...] = data
-    assert array[...].tobytes() == data.tobytes()
+    for codec in (ZfpCodec(), ZfpyCodec()):
+        array = array_of(codec, "float32", (6,), (4,))
+        array[...] = data
+        assert array[...].tobytes() == data.tobytes()
