@@ -91,7 +91,11 @@ def test_keys_of_documents(path: str, suffix: str) -> None:
     assert format.keys(above).child_names([group], []) == ({name} - {""}, set())
 
 
-def test_keys_of_no_document() -> None:
+def test_what_is_no_key_or_name() -> None:
+    for name in ("zarr.json", "array.json", "é", "a.b", "_x", "c0", "data", "meta", "root"):
+        DRAFT.check_name(name, name)
+    names = (".", "..", "...", "__x", "__")
+    refuses(lambda name: DRAFT.check_name(name, name), names, xzarr3.InvalidKeyError, "not a name for a node")
     for key in (
         "", "zarr.json", "meta", "meta/", "meta/foo", "meta/foo.json", "meta/foo/array.json",
         "meta/.array.json", "meta/foo/.group.json", "meta//foo.array.json", "data/foo.array.json",
@@ -139,13 +143,6 @@ def test_prefixes_and_children() -> None:
         assert DRAFT.keys(path).child_names(keys, prefixes) == (names, set())
 
 
-def test_names_of_nodes() -> None:
-    for name in ("zarr.json", "array.json", "é", "a.b", "_x", "c0", "data", "meta", "root"):
-        DRAFT.check_name(name, name)
-    names = (".", "..", "...", "__x", "__")
-    refuses(lambda name: DRAFT.check_name(name, name), names, xzarr3.InvalidKeyError, "not a name for a node")
-
-
 @pytest.mark.parametrize("entry_point", [
     ENTRY_POINT, {**ENTRY_POINT, "extensions": [OPTIONAL]},
     *({**ENTRY_POINT, "zarr_format": uri} for uri in (URI.replace("https", "http"), _documents.EARLY_URI)),
@@ -157,14 +154,13 @@ def test_entry_points(entry_point: dict[str, Any]) -> None:
     assert format.keys("a").documents == DRAFT.keys("a").documents
     assert format.hierarchy_documents() == {"zarr.json": entry_point}
     assert (format == DRAFT) is (entry_point == ENTRY_POINT)
-    if "news" not in entry_point:
-        return
-    # Names of a later minor version are passed over and kept, and are not those of this one.
-    meta = kept(draft_array(news={"a": 1}), format)
-    group = format.parse({"group": {"attributes": {}, "news": 3}}, "a")
-    assert format.hold(group, "a") == {"group": {"attributes": {}, "news": 3}}
-    for each in (meta, group):
-        refused(DRAFT.hold, each, "a/b", field="news")
+    if "news" in entry_point:
+        # Names of a later minor version are passed over and kept, and are not those of this one.
+        held = {"group": {"attributes": {}, "news": 3}}
+        group = format.parse(held, "a")
+        assert format.hold(group, "a") == held
+        for each in (kept(draft_array(news={"a": 1}), format), group):
+            refused(DRAFT.hold, each, "a/b", field="news")
 
 
 def test_what_is_no_entry_point() -> None:
@@ -341,6 +337,9 @@ def test_a_fill_value_that_the_fallback_lacks() -> None:
     assert meta.fill_is_null
     assert meta.fill_value.tobytes() == bytes(4)
     assert written(meta)["fill_value"] == "none"
+    meta = parse(line("float64", float("nan")))  # Literals of older writers.
+    assert np.isnan(written(meta)["fill_value"])
+    assert written(replace(meta, origin=None))["fill_value"] == "NaN"
 
 
 FILLS: list[tuple[str, Any, Any]] = [
@@ -364,12 +363,6 @@ FILLS: list[tuple[str, Any, Any]] = [
 @pytest.mark.parametrize(("data_type", "value", "expected"), FILLS)
 def test_fill_values(data_type: str, value: Any, expected: Any) -> None:
     assert same_bits(kept(line(data_type, value)).fill_value, expected)
-
-
-def test_literals_of_older_writers() -> None:
-    meta = parse(line("float64", float("nan")))
-    assert np.isnan(written(meta)["fill_value"])
-    assert written(replace(meta, origin=None))["fill_value"] == "NaN"
 
 
 @given(st.sampled_from(DATA_TYPES), st.data())
@@ -605,22 +598,17 @@ def test_erasing(path: str, gone: set[str]) -> None:
     assert "top" in root or path == "top"
 
 
-def test_an_implicit_group_goes_with_its_last_member() -> None:
+def test_implicit_groups_and_another_suffix() -> None:
     root = xzarr3.open_group(filled(), mode="r+")
-    del root["i/deep/a"]
-    assert "i" not in root
-    del root["e/a"]
-    assert "e" in root
-
-
-@pytest.mark.parametrize("suffix", [".txt", ""])
-def test_another_suffix(suffix: str) -> None:
-    entry_point = {**ENTRY_POINT, "metadata_encoding": {"type": "json", "metadata_key_suffix": suffix}}
-    store = MemoryStore({"zarr.json": json.dumps(entry_point).encode()})
-    xzarr3.create_array(store, "g/a", data=VALUES, compressors=None, chunks=(4, 6), zarr_format="3-draft")
-    assert keys(store) == {"zarr.json", f"meta/g/a.array{suffix}", "data/g/a/c0/0"}
-    assert document(store, "zarr.json") == entry_point
-    assert list(xzarr3.open_group(store)["g"]) == ["a"]
+    del root["i/deep/a"], root["e/a"]
+    assert ("i" in root, "e" in root) == (False, True)  # One goes with its last member.
+    for suffix in (".txt", ""):
+        entry_point = {**ENTRY_POINT, "metadata_encoding": {"type": "json", "metadata_key_suffix": suffix}}
+        store = MemoryStore({"zarr.json": json.dumps(entry_point).encode()})
+        xzarr3.create_array(store, "g/a", data=VALUES, compressors=None, chunks=(4, 6), zarr_format="3-draft")
+        assert keys(store) == {"zarr.json", f"meta/g/a.array{suffix}", "data/g/a/c0/0"}
+        assert document(store, "zarr.json") == entry_point
+        assert list(xzarr3.open_group(store)["g"]) == ["a"]
 
 
 def test_extensions_of_a_hierarchy() -> None:
@@ -630,11 +618,7 @@ def test_extensions_of_a_hierarchy() -> None:
     xzarr3.open_array(store, "a", mode="r+").attrs["a"] = 1
     xzarr3.create_group(store, "b", zarr_format="3-draft")
     assert document(store, "zarr.json")["extensions"] == [OPTIONAL]
-
-
-def test_there_is_no_hierarchy_without_its_entry_point() -> None:
-    store = written_by_others()
-    store.erase("zarr.json")
+    store.erase("zarr.json")  # There is no hierarchy without its entry point.
     refuses(lambda path: xzarr3.open(store, path), ["a"], NodeNotFoundError)
 
 

@@ -212,16 +212,7 @@ def test_one_format_replaces_another(store: Store, old: Any, new: Any) -> None:
     (DRAFT, {"meta/a.group.json": 2}, {"group": 2}),
 ])  # fmt: skip
 def test_documents_of_a_node(format: Any, held: dict[str, Any], wanted: Any) -> None:
-    """The array comes before the group."""
     assert fetched(format, "a", lambda keys: [held.get(key) for key in keys]) == wanted
-
-
-def test_version_3_comes_before_version_2() -> None:
-    store = MemoryStore()
-    xzarr3.create_group(store, zarr_format=2, attributes={"version": 2})
-    store.set("zarr.json", b'{"zarr_format": 3, "node_type": "group", "attributes": {"version": 3}}')
-    assert xzarr3.open(store).attrs["version"] == 3
-    assert xzarr3.open(store, zarr_format=2).attrs["version"] == 2
 
 
 @formats
@@ -360,7 +351,13 @@ def test_draft_nodes_named_like_its_keys(store: Store, name: str) -> None:
     assert xzarr3.open_array(store, "keep/a")[2, 3] == 11.0
 
 
-def test_a_node_is_erased_in_the_format_in_which_it_was_found() -> None:
+def test_nodes_of_several_formats_in_one_store() -> None:
+    store = MemoryStore()
+    xzarr3.create_group(store, zarr_format=2, attributes={"version": 2})
+    store.set("zarr.json", b'{"zarr_format": 3, "node_type": "group", "attributes": {"version": 3}}')
+    assert xzarr3.open(store).attrs["version"] == 3  # Which comes before version 2.
+    assert xzarr3.open(store, zarr_format=2).attrs["version"] == 2
+    # A node is erased in the format in which it was found.
     store, draft = MemoryStore(), MemoryStore()
     small(store, "a", zarr_format=2)
     small(draft, "a", zarr_format="3-draft")
@@ -371,10 +368,7 @@ def test_a_node_is_erased_in_the_format_in_which_it_was_found() -> None:
     del root["a"]
     assert list(root) == []
     assert xzarr3.open_array(store, "a", zarr_format="3-draft")[2, 3] == 11.0
-
-
-def test_a_root_that_cannot_be_read_can_be_replaced(store: Store) -> None:
-    store.set("zarr.json", b"{broken")
+    store.set("zarr.json", b"{broken")  # A root that cannot be read can be replaced.
     refused(MetadataError, None, lambda: xzarr3.open(store))
     assert list(xzarr3.create_group(store, overwrite=True)) == []
     assert xzarr3.open_group(store).zarr_format == 3
@@ -389,8 +383,8 @@ def test_filters_of_version_2(store: Store) -> None:
     assert (found["compressor"], found["dtype"]) == ({"id": "zlib", "level": 1}, ">i4")
     np.testing.assert_array_equal(xzarr3.open_array(store, "a")[...], data)
     for zarr_format, given, match in ((2, filters[::-1], "filters"), (3, filters, "cannot be used here")):
-        with pytest.raises(MetadataError, match=match):
-            xzarr3.create_array(MemoryStore(), data=data, zarr_format=zarr_format, filters=given)
+        make = partial(xzarr3.create_array, data=data, zarr_format=zarr_format, filters=given)
+        refuses(make, [MemoryStore()], MetadataError, match)
 
 
 @pytest.mark.filterwarnings("error")
@@ -426,16 +420,11 @@ def test_arrays_alike_keep_their_own_attributes_and_documents() -> None:
     xzarr3.open_array(store, "c", mode="r+").attrs["units"] = "K"
     assert document(store, "c/zarr.json") == {**odd, "attributes": {"name": "c", "units": "K"}}
     assert [dict(xzarr3.open_array(store, name).attrs) for name in "ab"] == [{"name": "a"}, {"name": "b"}]
-
-
-def test_a_document_says_nothing_of_one_alike_that_is_not_valid() -> None:
-    store = MemoryStore()
-    xzarr3.create_array(store, "a", shape=4, dtype="f4", attributes={})
+    # A document says nothing of one alike that is not valid.
     for attributes in ([], None, "x"):
         wrong = {**document(store, "a/zarr.json"), "attributes": attributes}
         store.set("b/zarr.json", json.dumps(wrong).encode())
-        with pytest.raises(MetadataError, match="attributes"):
-            xzarr3.open_array(store, "b")
+        refuses(partial(xzarr3.open_array, store), ["b"], MetadataError, "attributes")
 
 
 def test_an_extension_registered_later_is_used_by_documents_read_before() -> None:

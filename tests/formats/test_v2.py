@@ -164,13 +164,9 @@ def test_chunk_keys(separator: Any) -> None:
     assert stored(replace(meta, origin=None))["dimension_separator"] == sign
     scalar = parse(zarray(shape=[], chunks=[]))
     assert (scalar.shape, scalar.chunk_key_encoding.key(())) == ((), "0")
-
-
-@pytest.mark.parametrize(("shape", "chunks", "grid"), [
-    ([0, 6], [0, 3], (1, 3)), ([0, 0], [0, 5], (1, 5)), ([4, 6], [9, 9], (9, 9)),
-])  # fmt: skip
-def test_lengths_of_chunks_that_some_writers_store(shape: Any, chunks: Any, grid: Any) -> None:
-    assert parse(zarray(shape=shape, chunks=chunks)).chunk_grid == RegularGrid(grid)
+    # Lengths of chunks that some writers store.
+    for shape, chunks, grid in (([0, 6], [0, 3], (1, 3)), ([0, 0], [0, 5], (1, 5)), ([4, 6], [9, 9], (9, 9))):
+        assert parse(zarray(shape=shape, chunks=chunks)).chunk_grid == RegularGrid(grid)
 
 
 OBJECTS: dict[str, Any] = {"dtype": "|O", "fill_value": None}
@@ -351,9 +347,7 @@ def test_consolidated_documents_are_written() -> None:
     }  # fmt: skip
     held = {key.rpartition("/")[2]: document for key, document in stored.items()}
     assert sorted(read(held, "top").consolidated) == ["g", "g/x"]
-
-
-def test_consolidated_documents_that_are_not_valid_are_not_updated() -> None:
+    # Those that are not valid are not updated.
     whole = V2.documents(group(), "", {"g": V2.hold(group())})[".zmetadata"]
     assert V2.update_consolidated(whole, "", None) is None
     for other in ({}, {"zarr_consolidated_format": 1}, {"zarr_consolidated_format": 2, "metadata": {}}):
@@ -375,13 +369,9 @@ def test_keys() -> None:
             assert key in V2.keys(path).documents
     for key in ("0", "a/0.0", "zarr.json", "a/zarray", ".zarray/0", "x.zarray", ".zarrays"):
         assert V2.place(key) is None
-
-
-def test_names_of_nodes() -> None:
     for name in ("a", "__x", "...", "é", "0", "0.0", ".hidden", "a b"):
         V2.check_name(name, name)
-    documents = (".zarray", ".zgroup", ".zattrs", ".zmetadata", ".nczarray", "zarr.json")
-    wrong = ("", ".", "..", "a\\b", *documents)
+    wrong = ("", ".", "..", "a\\b", ".zarray", ".zgroup", ".zattrs", ".zmetadata", ".nczarray", "zarr.json")
     refuses(lambda name: V2.check_name(name, f"x/{name}"), wrong, InvalidKeyError, "accepted")
 
 
