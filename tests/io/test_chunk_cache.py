@@ -60,14 +60,6 @@ def test_sliding_windows_decode_each_chunk_once(layout: dict[str, Any]) -> None:
     assert decoded(trace)[0] == array.nchunks
 
 
-def test_by_default_nothing_is_kept() -> None:
-    array = xzarr3.create_array(xzarr3.MemoryStore(), data=ROWS, chunks=(32, 20))
-    assert array.chunk_cache is xzarr3.open_array(array.store).chunk_cache is None
-    with xzarr3.trace() as trace:
-        array[:3], array[:3]
-    assert decoded(trace) == (2, 0)
-
-
 def test_the_least_recently_used_chunk_goes_first() -> None:
     array = opened(size=2 * (32 * 20 * 8 + 512))
     for row in (0, 32, 0, 64):
@@ -84,6 +76,11 @@ def test_the_least_recently_used_chunk_goes_first() -> None:
 
 
 def test_values_read_are_the_users_own() -> None:
+    array = xzarr3.create_array(xzarr3.MemoryStore(), data=ROWS, chunks=(32, 20))
+    assert array.chunk_cache is xzarr3.open_array(array.store).chunk_cache is None
+    with xzarr3.trace() as trace:  # By default nothing is kept.
+        array[:3], array[:3]
+    assert decoded(trace) == (2, 0)
     array, into = opened(), np.empty((32, 20))
     for found in (array[:32], array.get(slice(32), out=into)):
         found[...] = 0
@@ -188,11 +185,9 @@ def written_otherwise(store: Any, how: str = "") -> None:
 @pytest.mark.parametrize("shards", [None, (64, 20)])
 @pytest.mark.parametrize("place", ["memory", "local", "process", "zip", "waiting"])
 def test_values_written_by_others_are_read(place: str, shards: Any, tmp_path: Path, settled: None) -> None:
-    store: Any = {
-        "memory": xzarr3.MemoryStore,
-        "zip": lambda: xzarr3.ZipStore(tmp_path / "a.zip", mode="w"),
-        "waiting": WaitingStore,
-    }.get(place, lambda: xzarr3.LocalStore(tmp_path / "a.zarr"))()
+    zipped = partial(xzarr3.ZipStore, tmp_path / "a.zip", mode="w")
+    makers = {"memory": xzarr3.MemoryStore, "zip": zipped, "waiting": WaitingStore}
+    store: Any = makers.get(place, partial(xzarr3.LocalStore, tmp_path / "a.zarr"))()
     array = opened(store=store, shards=shards, chunks=(32, 20))
     array[:40], array[:40]
     assert array.explain(slice(40)).chunks_kept == 2
@@ -206,14 +201,11 @@ def test_values_written_by_others_are_read(place: str, shards: Any, tmp_path: Pa
     store.close()
 
 
-def test_a_file_that_was_written_just_now_is_not_kept(tmp_path: Path) -> None:
-    array = opened(store=xzarr3.LocalStore(tmp_path / "a.zarr"))
+def test_what_may_have_changed_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    array = opened(store=xzarr3.LocalStore(tmp_path / "a.zarr"))  # Files that were written just now.
     array[:40]
     assert array.explain(slice(40)).chunks_kept == 0
-
-
-def test_a_chunk_that_changes_while_it_is_read_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    array, read = opened(), Engine.read
+    array, read = opened(), Engine.read  # A chunk that changes while it is read.
 
     def disturbed(self: Any, *args: Any, **options: Any) -> int:
         found = read(self, *args, **options)
@@ -236,11 +228,9 @@ def test_an_array_in_place_of_another_is_not_decoded_as_the_old_one() -> None:
     new.chunk_cache = cache
     assert same_bits(new[...], np.arange(8, dtype="float64"))
     refused(xzarr3.ChangedError, None, lambda: first[...])
-
-
-def test_equal_bytes_of_another_data_type_are_told_apart() -> None:
+    # Equal bytes of another data type.
     store, cache = WaitingStore(), ChunkCache("1 MiB")  # Its versions are the bytes.
-    options: dict[str, Any] = {"fill_value": 0, "compressors": None, "overwrite": True}
+    options = {"fill_value": 0, "compressors": None, "overwrite": True}
     for dtype in ("int64", "float64", ">i8"):
         array = xzarr3.create_array(store, "a", shape=4, dtype=dtype, **options)
         store.put(array.chunk_key((0,)), [b"\1" * 32])
@@ -258,9 +248,7 @@ def test_absent_chunks_are_told_of_as_without_a_cache() -> None:
     with xzarr3.trace() as trace, pytest.raises(xzarr3.MissingChunksError):
         array[40]
     assert trace.total["absent"] == 1
-
-
-def test_text_is_not_kept_and_a_scalar_is() -> None:
+    # Text is not kept, and a scalar is.
     text = opened(np.array(["a", "bb"], dtype=object), dtype="string", chunks=1)
     assert ([*text[...]], text.explain().chunks_kept) == (["a", "bb"], 0)
     scalar = opened(np.float64(3), chunks=None)
