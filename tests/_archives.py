@@ -1,7 +1,5 @@
 """What the tests of archives that roll share: four years of months, their stores, and another writer."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the tests of codecs share: chunks, errors, memory, and codecs of other packages."""
 
-from __future__ import annotations
-
 import pickle
 import struct
 import tracemalloc

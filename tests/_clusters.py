@@ -1,7 +1,5 @@
 """Clusters of dask workers on this machine, for tests."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

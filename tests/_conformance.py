@@ -1,8 +1,6 @@
 """What tests of stores share: keys, values, threads, and every way to read. The checks are those of
 :mod:`xzarr3.testing`."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping

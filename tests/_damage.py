@@ -1,7 +1,5 @@
 """What the tests of this folder look at and break: the files of a directory, and calls to the system."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Iterator

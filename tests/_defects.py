@@ -1,7 +1,5 @@
 """Stores of each format to plant defects in, and ways to plant them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

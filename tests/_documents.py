@@ -1,7 +1,5 @@
 """Documents of each format, as its text or the tools of its time have them, and the error of one refused."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Both engines beside each other, what stores hold, and stores that note their changes and fail at them."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from pathlib import Path

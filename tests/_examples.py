@@ -1,7 +1,5 @@
 """Objects of every kind that shows itself, also with hostile and with very many names."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Arrays, counts and waits that the tests of dask graphs share."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -1,7 +1,5 @@
 """Stores whose writer is killed before a change, and what is found in a store afterwards."""
 
-from __future__ import annotations
-
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Stores of the tests' own, and the tests that every kind of store takes, in one line a kind."""
 
-from __future__ import annotations
-
 import os
 import threading
 from collections import Counter

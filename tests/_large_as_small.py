@@ -1,7 +1,5 @@
 """Small arrays are read and written in the ways that are made for large ones, or by Python alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

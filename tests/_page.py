@@ -1,7 +1,5 @@
 """Parses HTML with Python's parser: every tag closed in order, nothing but what our pages are made of."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 
 from xzarr3.display import html

@@ -1,7 +1,5 @@
 """Forked processes that work at the same time: started together, waited for or killed, bounded in time."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """What is asked of stores: a store that notes each byte range, and a list of the requests of all stores."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The reasons for which tests may be skipped; for any other it is a failure, so that nobody misses it."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Which cases of a matrix the default run leaves out."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any

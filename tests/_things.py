@@ -1,7 +1,5 @@
 """What tests are given and named by: objects of no kind, modules that no import finds, cases, memory."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys

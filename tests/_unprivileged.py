@@ -5,8 +5,6 @@ gets a directory of its own: ``store`` is where it works, and everything beside 
 child could damage, and that is compared with what it was before.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import inspect

@@ -1,7 +1,5 @@
 """A store in memory that answers late, counts requests, and how often somebody had to wait for an answer."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -8,8 +8,6 @@ that user; ``-`` stands for the present one. If nobody else is left to do it, th
 removed, provided that its name says that it was made for the command.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

@@ -3,8 +3,6 @@
 Everything is small, and every dataset differs from the others in what has to be encoded, not in its values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fixtures that several test modules share."""
 
-from __future__ import annotations
-
 import multiprocessing
 import signal
 from collections.abc import Generator, Iterator

@@ -1,7 +1,5 @@
 """The lease of a place: one writer at a time, none of them robbed, and nobody waits long for a dead one."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """How many requests a user pays for in an object store, and what a killed writer leaves there."""
 
-from __future__ import annotations
-
 import itertools
 import threading
 import uuid

@@ -1,7 +1,5 @@
 """Writes that were cut off and are taken up again: the same bytes in the end, and little of it twice."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """How what was written takes its place, while others write to the same place or were killed there."""
 
-from __future__ import annotations
-
 import errno
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Replacing and appending that fail, are cut off or meet others: there is the old or the new, no mixture."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from contextlib import suppress

@@ -4,8 +4,6 @@ The values of a data type of fixed size are its bytes in C order, in base64, bes
 those of strings, bytes and JSON objects are a list. Nothing here needs more than numpy.
 """
 
-from __future__ import annotations
-
 import json
 from base64 import b64decode, b64encode
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Stores of GDAL's driver for Zarr, through rasterio: ``python make_gdal.py DIRECTORY``."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from pathlib import Path

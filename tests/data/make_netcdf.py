@@ -1,7 +1,5 @@
 """Stores of netCDF-C, with its attributes for Zarr and without: ``python make_netcdf.py DIRECTORY``."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -3,8 +3,6 @@
 What it cannot write is printed, and left out.
 """
 
-from __future__ import annotations
-
 import sys
 from importlib.metadata import version
 from pathlib import Path

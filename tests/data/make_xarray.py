@@ -1,7 +1,5 @@
 """Stores of xarray, with whichever zarr-python there is: ``python make_xarray.py DIRECTORY``."""
 
-from __future__ import annotations
-
 import sys
 import warnings
 from pathlib import Path

@@ -3,8 +3,6 @@
 ``python make_zarr_python_3.py DIRECTORY [STORE ...]``; what a version cannot write is printed, and left out.
 """
 
-from __future__ import annotations
-
 import sys
 from functools import partial
 from pathlib import Path

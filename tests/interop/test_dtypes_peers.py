@@ -1,7 +1,5 @@
 """Data types and fill values as zarr-python writes and reads them, for all that both know."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from functools import partial

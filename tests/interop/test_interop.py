@@ -1,7 +1,5 @@
 """What is written here is read by other libraries, and the reverse, bit for bit, in versions 3 and 2."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

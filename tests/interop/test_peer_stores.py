@@ -1,7 +1,5 @@
 """Hierarchies that other writers made, kept in ``tests/data``, are read bit for bit without their writers."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from functools import cache

@@ -1,7 +1,5 @@
 """Names of zarr-python mean here what they mean there: the same call has the same result in both."""
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from collections.abc import Callable, Mapping

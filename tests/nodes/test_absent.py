@@ -1,7 +1,5 @@
 """What is said of a place without a node: from few reads, and never an error of its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

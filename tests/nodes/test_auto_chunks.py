@@ -1,7 +1,5 @@
 """Chunks and shards whose shape the user leaves open, or gives as a size."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Names of nodes that a file system takes for each other."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

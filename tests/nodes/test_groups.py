@@ -1,7 +1,5 @@
 """Groups: what they hold, under the names of zarr-python too, their attributes and consolidated metadata."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

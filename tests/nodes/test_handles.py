@@ -1,7 +1,5 @@
 """Several handles on one node: none undoes what another did, none reads what is not its own any more."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Moving nodes: everything is at the new path, nothing at the old one, and a failure loses nothing."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

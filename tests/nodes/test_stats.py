@@ -1,7 +1,5 @@
 """``stats``: stored bytes and units by array, against what the store holds."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The bench runs from end to end on a small field, and its table of rows is sound."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The demonstration runs whole, and notices a wrong value."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

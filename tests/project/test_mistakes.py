@@ -1,7 +1,5 @@
 """Mistakes and names from elsewhere: what the error says, how near the user's line is, rules for messages."""
 
-from __future__ import annotations
-
 import ast
 import pickle
 import re

@@ -1,7 +1,5 @@
 """The stored notebooks: each has its outputs and a picture, and running it again gives the same texts."""
 
-from __future__ import annotations
-
 import base64
 import re
 import sys

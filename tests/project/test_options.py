@@ -1,7 +1,5 @@
 """Options of the process: one mechanism under two names, and what each option changes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

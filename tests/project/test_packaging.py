@@ -1,7 +1,5 @@
 """What the package promises as a whole: import cost, names, dependencies and metadata."""
 
-from __future__ import annotations
-
 import ast
 import importlib.metadata
 import importlib.util

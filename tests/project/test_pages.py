@@ -1,7 +1,5 @@
 """README.md and the pages of the site say what is: their code runs, names exist, no link is dead."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import inspect
