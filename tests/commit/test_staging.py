@@ -519,17 +519,6 @@ def test_what_killed_writes_left_is_removed_a_day_later() -> None:
     assert {key.split("/")[0] for key in left(store)} == {".xzarr3-staged-fresh"}
 
 
-def test_what_was_renamed_aside_is_not_removed_if_nothing_tells_what_it_was(tmp_path: Path) -> None:
-    to_zarr(filled(1), tmp_path)
-    top = tmp_path / ".xzarr3-staged-x"
-    (top / "old").mkdir(parents=True)
-    (top / "old" / "NOTES.txt").write_text("mine")
-    grow_old(tmp_path, 1.1)
-    to_zarr(filled(2), tmp_path, mode="w")
-    assert xzarr3.recover(tmp_path) == []
-    assert (top / "old" / "NOTES.txt").read_text() == "mine"
-
-
 def test_a_copy_reserves_its_place() -> None:
     source, target = MemoryStore(), MemoryStore()
     to_zarr(filled(1), source)
