@@ -57,19 +57,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, Any, Any]:
-    """Fail where a test is skipped for a reason that nobody knows of."""
+    """Fail where a test or a module is skipped for a reason that nobody knows of."""
     report = yield
     fail_if_unknown(report)
     return report
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report() -> Generator[None, Any, Any]:
-    """Fail where a module is skipped for a reason that nobody knows of."""
-    report = yield
-    fail_if_unknown(report)
-    return report
-
+pytest_make_collect_report = pytest_runtest_makereport
 
 # The tests use native code wherever it can do the work; with XZARR3_NATIVE=0 they use none.
 native_read.FEW = native_read.FEW_INNER = native_write.FEW = 1

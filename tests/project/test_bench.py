@@ -18,9 +18,11 @@ def bench() -> ModuleType:
     return module_at(BENCH / "__main__.py")
 
 
-def run_bench(*options: str) -> subprocess.CompletedProcess[str]:
+def run_bench(*options: str) -> None:
     command = [sys.executable, str(BENCH), "--mib", "1", "--repeat", "1", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    assert finished.returncode == 0, finished.stderr
+    assert "Failed" not in finished.stdout
 
 
 def test_rows_name_what_there_is(bench: ModuleType) -> None:
@@ -82,9 +84,7 @@ def test_small_run_writes_page(bench: ModuleType, tmp_path: Path) -> None:
     pytest.importorskip("tensorstore")
     page = tmp_path / "RESULTS.md"
     wanted = "|".join((LAYOUT, *OTHERS))
-    finished = run_bench("--libraries", "xzarr3,tensorstore", "--only", wanted, "--out", str(page))
-    assert finished.returncode == 0, finished.stderr
-    assert "Failed" not in finished.stdout
+    run_bench("--libraries", "xzarr3,tensorstore", "--only", wanted, "--out", str(page))
     found = bench.tables(page.read_text("utf-8"))
     rows = [row for row in bench.ROWS if LAYOUT in row.cases and not row.section]
     assert len(rows) == 7
@@ -103,7 +103,5 @@ def test_small_run_writes_page(bench: ModuleType, tmp_path: Path) -> None:
 def test_partial_run_leaves_recorded_results_alone(only: str) -> None:
     pytest.importorskip("zarr", minversion="3.4")
     before = RESULTS.read_bytes()
-    finished = run_bench("--libraries", "xzarr3", "--only", only)
-    assert finished.returncode == 0, finished.stderr
-    assert "Failed" not in finished.stdout
+    run_bench("--libraries", "xzarr3", "--only", only)
     assert RESULTS.read_bytes() == before

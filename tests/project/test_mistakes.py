@@ -96,13 +96,9 @@ class Things:
             (folder / name).mkdir(parents=True)
         shutil.copytree(self.store, folder / "outer/inner/data.zarr")
         (folder / "link").symlink_to("nowhere")
-        hdf5 = b"\x89HDF\r\n\x1a\n" + bytes(100)
-        for name, data in {
-            "file.nc": hdf5,
-            "file3.nc": b"CDF\x02" + bytes(40),
-            "notes.txt": b"hello",
-        }.items():
-            (folder / name).write_bytes(data)
+        (folder / "file.nc").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
+        (folder / "file3.nc").write_bytes(b"CDF\x02" + bytes(40))
+        (folder / "notes.txt").write_text("hello")
         for name, top in (("zipped.zarr", folder / "store.zarr"), ("above.zip", folder)):
             with zipfile.ZipFile(folder / name, "w") as packed:
                 for path in sorted(Path(self.store).rglob("zarr.json")):
