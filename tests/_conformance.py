@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pytest
+import _things
 
 from xzarr3 import InvalidKeyError, Store
 from xzarr3.stores import Scratch, update, versioned
@@ -53,12 +53,7 @@ def contents(store: Store) -> dict[str, bytes]:
 
 def refused(error: Any, *asks: Callable[[], object], match: str | None = None) -> list[Any]:
     """The errors of things that are all refused."""
-    errors = []
-    for ask in asks:
-        with pytest.raises(error, match=match) as caught:
-            ask()
-        errors.append(caught.value)
-    return errors
+    return _things.refused(error, match, *asks)
 
 
 def without_marks(values: Mapping[str, Any]) -> dict[str, Any]:
