@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xzarr3
+from xzarr3 import from_zarr
 
 LENGTHS = st.sampled_from([0, 1, 2, 3, 5])
 FORMATS: list[dict[str, Any]] = [
@@ -119,3 +122,21 @@ def test_fields_of_structured_elements_are_selected() -> None:
     for index in (6, -7, (0, 0), "c"):
         with pytest.raises((xzarr3.SelectionError, IndexError)):
             array[index]
+
+
+@pytest.mark.parametrize("join", [partial(xzarr3.concat, dim=0), partial(xzarr3.concat, dim=1), xzarr3.stack])
+@pytest.mark.parametrize("shape", [(3, 4), (5, 2), (0, 0)])
+def test_an_array_that_its_handle_makes_shorter_is_not_read_past_its_end(shape: Any, join: Any) -> None:
+    arrays = [xzarr3.array(np.full((5, 4), at), chunks=2) for at in range(3)]
+    whole = join(arrays)
+    expected = whole[...].tolist()
+    arrays[1].append(np.ones((2, 4)))
+    assert whole[...].tolist() == expected
+    arrays[1].resize(shape)
+    for read in (
+        lambda: whole[...],
+        lambda: xzarr3.copy(whole, xzarr3.MemoryStore()),
+        from_zarr(whole).compute,
+    ):
+        with pytest.raises(xzarr3.StoreError, match=rf"shape {re.escape(str(shape))} now.*again"):
+            read()

@@ -21,7 +21,7 @@ from xzarr3.display.report import Page
 from xzarr3.display.shown import Description
 from xzarr3.display.units import counted, size
 from xzarr3.dtypes import ZDType, parse_dtype
-from xzarr3.errors import ArgumentError
+from xzarr3.errors import ArgumentError, StoreError
 from xzarr3.formats import V3
 from xzarr3.grid import Edges, Grid, RectilinearGrid, RegularGrid, Steps
 from xzarr3.grid.along import Run, merged_runs
@@ -210,6 +210,7 @@ class JoinedArray(Joined, ReadableArray):
     def _read(self, result: AnyArray, threads: int | None, piece: Piece) -> None:
         """Read what one source has of a selection into its place."""
         source = self.sources[piece.at]
+        self._check_length(piece.at)
         array, is_view = source.array, all(isinstance(each, (int, slice)) for each in piece.place)
         is_plain = source.convert is None and array.dtype == result.dtype
         if is_view and piece.repeated is None and is_plain and not array.is_optional:
@@ -223,6 +224,17 @@ class JoinedArray(Joined, ReadableArray):
         if piece.repeated is not None:
             values = np.expand_dims(values, piece.repeated)
         result[piece.place or ...] = values
+
+    def _check_length(self, at: int) -> None:
+        """Raise if an array was made shorter by its handle, which the user has, too."""
+        array, (start, stop) = self.sources[at].array, self.joint.bounds[at : at + 2]
+        own = () if self.joint.is_new else (stop - start,)
+        shape = (*self.shape[: self.joint.axis], *own, *self.shape[self.joint.axis + 1 :])
+        if any(now < then for now, then in zip(array.shape, shape, strict=True)):
+            raise StoreError(
+                f"array {array.place} has shape {array.shape} now and had {shape} when it was joined; join "
+                "the arrays again"
+            )
 
     def plan_selected(self, selection: Selected) -> ReadPlan:
         """The plan of a read of a selection, by the stored units of the whole."""
