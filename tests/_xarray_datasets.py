@@ -222,14 +222,11 @@ def forecast() -> xr.Dataset:
             "far": ("run", np.array(["0001-01-01", "1500-06-30", "9999-12-31"], "M8[s]")),
         },
         coords={
-            "run": runs,
-            "step": steps,
-            "valid_time": (("run", "step"), runs[:, None] + steps),
+            "run": runs, "step": steps, "valid_time": (("run", "step"), runs[:, None] + steps),
             "reference": ((), np.datetime64("2020-01-01", "ns")),
-            "lead": ((), np.timedelta64(3, "h").astype("m8[ns]")),
-            "model": ((), "ifs"),
+            "lead": ((), np.timedelta64(3, "h").astype("m8[ns]")), "model": ((), "ifs"),
         },
-    )
+    )  # fmt: skip
     ds["step"].encoding = {"units": "hours", "dtype": "int32"}
     ds["valid_time"].encoding = {"units": "minutes since 2020-01-01", "dtype": "int64"}
     return ds
@@ -274,16 +271,12 @@ def named() -> xr.Dataset:
     return xr.Dataset(
         {
             "air temperature (2 m)": (("länge", "dim 2"), _random(15, 2, 3)),
-            "Ω→λ": ("dim 2", np.arange(3), {"größe": "naïve"}),
-            "日本": ((), 1),
-            "a.b": ("länge", [1, 2]),
-            "UPPER": ("länge", [1, 2]),
-            "upper": ("länge", [3.0, 4.0]),
-            "_hidden": ("länge", [1, 2]),
+            "Ω→λ": ("dim 2", np.arange(3), {"größe": "naïve"}), "日本": ((), 1), "a.b": ("länge", [1, 2]),
+            "UPPER": ("länge", [1, 2]), "upper": ("länge", [3.0, 4.0]), "_hidden": ("länge", [1, 2]),
             "100%": ((), 5),
         },
         coords={"länge": [1.0, 2.0], "dim 2": ["x y", "z", ""]},
-    )
+    )  # fmt: skip
 
 
 def sharded() -> xr.Dataset:
@@ -302,8 +295,9 @@ def sharded() -> xr.Dataset:
     ds["odd"].encoding = {"chunks": (5, 3), "shards": (10, 6), "_FillValue": -1.0}
     ds["packed"].encoding = {"dtype": "int16", "scale_factor": 0.1, "_FillValue": np.int16(-1)}
     ds["packed"].encoding |= {"chunks": (6, 4), "shards": (24, 8)}
-    ds["time"].encoding = {"units": "days since 1999-01-01", "dtype": "int32"}
-    ds["time"].encoding |= {"chunks": (8,), "shards": (24,)}
+    ds["time"].encoding = {
+        "units": "days since 1999-01-01", "dtype": "int32", "chunks": (8,), "shards": (24,),
+    }  # fmt: skip
     return ds
 
 

@@ -20,28 +20,14 @@ from dask.array.core import normalize_chunks
 from dask.blockwise import Blockwise
 
 import xzarr3
-from xzarr3 import (
-    Array,
-    ChunkDecodeError,
-    LocalStore,
-    MemoryStore,
-    NodeNotFoundError,
-    NodeTypeError,
-    Store,
-    from_zarr,
-)
-
-# Reading
+from xzarr3 import LocalStore, MemoryStore, NodeNotFoundError, NodeTypeError, Store, from_zarr
 
 
 @pytest.mark.parametrize("chunks", ["units", "grouped", "auto", -1])
-@pytest.mark.parametrize(
-    ("shape", "units"),
-    [
-        ((), ()), ((0,), (3,)), ((0, 5), (2, 2)), ((5, 0, 2), (2, 3, 1)), ((1,), (100,)), ((7,), (7,)),
-        ((7,), (3,)), ((3, 1, 5, 2), (2, 1, 5, 1)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("shape", "units"), [
+    ((), ()), ((0,), (3,)), ((0, 5), (2, 2)), ((5, 0, 2), (2, 3, 1)), ((1,), (100,)), ((7,), (7,)),
+    ((7,), (3,)), ((3, 1, 5, 2), (2, 1, 5, 1)),
+])  # fmt: skip
 def test_shapes(shape: tuple[int, ...], units: tuple[int, ...], chunks: Any, store: Store) -> None:
     values = np.arange(1, int(np.prod(shape)) + 1, dtype="int16").reshape(shape)
     array = xzarr3.create_array(store, data=values, chunks=units)
@@ -91,12 +77,9 @@ def test_errors_reach_the_caller() -> None:
     lazy = from_zarr(array, chunks="units")
     memory.set("c/1/1", b"broken")
     for scheduler in ("sync", "threads"):
-        with pytest.raises(ChunkDecodeError, match="c/1/1"):
+        with pytest.raises(xzarr3.ChunkDecodeError, match="c/1/1"):
             lazy.mean().compute(scheduler=scheduler)
     np.testing.assert_array_equal(lazy[:, 20:].compute(**SYNC), numbers(30, 40)[:, 20:])
-
-
-# Blocks: those of dask for everything that dask accepts
 
 
 VALUES = np.arange(240, dtype="int32").reshape(20, 12)
@@ -150,32 +133,19 @@ def test_blocks_by_name_and_as_stored(case: str) -> None:
     assert from_zarr(array, chunks=None).chunks == from_zarr(array).chunks
 
 
-@pytest.mark.parametrize(
-    ("chunks", "match"),
-    [
-        ({"tmie": 5}, "did you mean 'time'"),
-        ({2: 5}, "no dimension of the array; accepted: 'time', 'x', 0, 1"),
-        ("unit", "chunks='unit'.*accepted: 'grouped', 'units', 'chunks', and"),
-        ((5, 4, 3), "same length"),
-        (((3, 4), 6), "add up to shape"),
-        ((5, 50, 0), None),
-        ((-5, 4), r"chunks=\(-5, 4\) has a block of length -5; accepted: positive lengths or"),
-        (np.int64(-2), "block of length -2|block of length np.int64"),
-        ({"x": -3}, "block of length -3"),
-        (((5, -1, 16), 12), "block of length -1"),
-        ("-3 MiB", "block of length '-3 MiB'"),
-        (0, r"chunks=0 do not fit an array of shape \(20, 12\): blocks of length 0"),
-        ({"x": 0}, "blocks of length 0"),
-        (Thing(), None),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize(("chunks", "match"), [
+    ({"tmie": 5}, "did you mean 'time'"), ({2: 5}, "no dimension of the array; accepted: 'time', 'x', 0, 1"),
+    ("unit", "chunks='unit'.*accepted: 'grouped', 'units', 'chunks', and"), ((5, 4, 3), "same length"),
+    (((3, 4), 6), "add up to shape"), ((5, 50, 0), None),
+    ((-5, 4), r"chunks=\(-5, 4\) has a block of length -5; accepted: positive lengths or"),
+    (np.int64(-2), "block of length -2|block of length np.int64"), ({"x": -3}, "block of length -3"),
+    (((5, -1, 16), 12), "block of length -1"), ("-3 MiB", "block of length '-3 MiB'"),
+    (0, r"chunks=0 do not fit an array of shape \(20, 12\): blocks of length 0"),
+    ({"x": 0}, "blocks of length 0"), (Thing(), None),
+], ids=repr)  # fmt: skip
 def test_what_does_not_fit_is_refused(chunks: Any, match: str | None) -> None:
     with pytest.raises((ValueError, TypeError, NotImplementedError), match=match):
         from_zarr(chunked(), chunks=chunks)
-
-
-# The graph
 
 
 @pytest.mark.parametrize("chunks", ["units", "grouped", (7, 9), ((1, 29), (13, 27))], ids=str)
@@ -230,10 +200,7 @@ def test_auto_chunks_are_of_a_size_that_is_worth_a_task() -> None:
     assert small.npartitions <= 200
 
 
-# Names
-
-
-CHANGES: dict[str, Callable[[Array], object]] = {
+CHANGES: dict[str, Callable[[xzarr3.Array], object]] = {
     "whole": lambda array: array.set(..., 5),
     "last element": lambda array: array.set((-1, -1), 5),
     "erased chunk": lambda array: array.set((slice(0, 10), slice(0, 10)), 0),
@@ -270,11 +237,9 @@ def test_a_field_of_a_dask_array() -> None:
     assert int(from_zarr(array)["n"].sum().compute(**SYNC)) == 6
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"chunks": (1, 7, 9)}, {"chunks": (2, 8, 8), "shards": (2, 16, 40)}, {"chunks": (1, [7, 20, 3], 40)}],
-    ids=repr,
-)
+@pytest.mark.parametrize("options", [
+    {"chunks": (1, 7, 9)}, {"chunks": (2, 8, 8), "shards": (2, 16, 40)}, {"chunks": (1, [7, 20, 3], 40)},
+], ids=repr)  # fmt: skip
 @pytest.mark.parametrize(
     "blocks", [{}, {"chunks": (1, 10, 40)}, {"chunks": (2, 30, 5), "inline_array": True}]
 )

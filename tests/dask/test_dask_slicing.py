@@ -60,9 +60,6 @@ def _same(found: da.Array, expected: da.Array, values: np.ndarray[Any, Any]) -> 
     np.testing.assert_array_equal(found.compute(**SYNC), values, strict=True)
 
 
-# What is selected
-
-
 @st.composite
 def _blocks(draw: st.DrawFn, size: int) -> tuple[int, ...]:
     cuts = draw(st.sets(st.integers(1, size - 1))) if size > 1 else ()
@@ -152,17 +149,13 @@ def test_what_dask_refuses_is_refused_in_the_same_way(index: Any) -> None:
     assert str(ours.value) == str(theirs.value)
 
 
-@pytest.mark.parametrize(
-    "index",
-    [
-        ([3, 29, 3],), slow((5, [1, -1])), ([1, 2], 5), slow((slice(None, None, -2), [0, 39, 7])),
-        slow(([], 3)), slow((slice(4, 20), np.arange(9))), (np.arange(30) % 3 == 0, slice(3)),
-        slow((None, 3, [5, 5])), slow((True, 3)), da.from_array(np.array([1, 5, 28]), chunks=2),
-        slow(np.arange(1200).reshape(30, 40) % 7 == 0), (slice(2, 9), None, slice(None), None),
-        slow((slice(np.int64(3), np.uint8(7)), 0)),
-    ],
-    ids=repr,
-)  # fmt: skip
+@pytest.mark.parametrize("index", [
+    ([3, 29, 3],), slow((5, [1, -1])), ([1, 2], 5), slow((slice(None, None, -2), [0, 39, 7])),
+    slow(([], 3)), slow((slice(4, 20), np.arange(9))), (np.arange(30) % 3 == 0, slice(3)),
+    slow((None, 3, [5, 5])), slow((True, 3)), da.from_array(np.array([1, 5, 28]), chunks=2),
+    slow(np.arange(1200).reshape(30, 40) % 7 == 0), (slice(2, 9), None, slice(None), None),
+    slow((slice(np.int64(3), np.uint8(7)), 0)),
+], ids=repr)  # fmt: skip
 def test_other_indexes_are_those_of_dask(index: Any) -> None:
     array, values = _made(30, 40, chunks=(10, 7))
     expected, lazy = da.from_array(values, chunks=(10, 7)), from_zarr(array, chunks="units")
@@ -178,23 +171,17 @@ def test_masks_and_empty_blocks_that_are_left_out() -> None:
     np.testing.assert_array_equal(lazy[lazy > 20].compute(**SYNC), values[values > 20])
 
 
-# What is fetched
-
-
-@pytest.mark.parametrize(
-    ("select", "expected"),
-    [
-        (lambda x: x[5, 10:20], {("c/0/0", 5 * 80 + 40, 40)}),
-        (lambda x: x[5][10:20], {("c/0/0", 5 * 80 + 40, 40)}),
-        (lambda x: x[15:17], {("c/1/0", 400, 160), ("c/1/1", 400, 160)}),
-        (lambda x: x[::-1][0][::-1][-3:], {("c/2/0", 9 * 80, 12)}),
-        (lambda x: x[::20, 39], {("c/0/1", 76, 4), ("c/2/1", 76, 4)}),
-        (lambda x: x[25:25], set()),
-        (lambda x: x[3:5, None, 2:4].transpose(2, 0, 1) + 1, {("c/0/0", 248, 88)}),
-        (lambda x: x[12, [3, 30]], {("c/1/0", 160, 80), ("c/1/1", 160, 80)}),
-        (lambda x: x[4].max(), {("c/0/0", 320, 80), ("c/0/1", 320, 80)}),
-    ],
-)
+@pytest.mark.parametrize(("select", "expected"), [
+    (lambda x: x[5, 10:20], {("c/0/0", 5 * 80 + 40, 40)}),
+    (lambda x: x[5][10:20], {("c/0/0", 5 * 80 + 40, 40)}),
+    (lambda x: x[15:17], {("c/1/0", 400, 160), ("c/1/1", 400, 160)}),
+    (lambda x: x[::-1][0][::-1][-3:], {("c/2/0", 9 * 80, 12)}),
+    (lambda x: x[::20, 39], {("c/0/1", 76, 4), ("c/2/1", 76, 4)}),
+    (lambda x: x[25:25], set()),
+    (lambda x: x[3:5, None, 2:4].transpose(2, 0, 1) + 1, {("c/0/0", 248, 88)}),
+    (lambda x: x[12, [3, 30]], {("c/1/0", 160, 80), ("c/1/1", 160, 80)}),
+    (lambda x: x[4].max(), {("c/0/0", 320, 80), ("c/0/1", 320, 80)}),
+])  # fmt: skip
 def test_the_selected_is_fetched(select: Callable[[Any], Any], expected: set[tuple[str, int, int]]) -> None:
     store = RecordingStore(MemoryStore())
     _, values = _made(30, 40, where=store, chunks=(10, 20), compressors=None)
@@ -253,26 +240,22 @@ def test_results_of_one_block_do_not_share_their_memory() -> None:
         result[...] = -1
 
 
-@pytest.mark.parametrize(
-    ("compressor", "indexes", "moved"),
-    [
-        # Less than a quarter of the block is read by itself, whatever else is read.
-        (None, [3, 90], {(3 * 800, 800), (90 * 800, 800)}),
-        (None, [slice(0, 24), 3], {(0, 24 * 800), (3 * 800, 800)}),
-        (None, [slice(20, None, -1), 50], {(0, 21 * 800), (50 * 800, 800)}),
-        (None, [slice(7, 7), 7], {(7 * 800, 800)}),
-        # All others share the block, of which one alone reads only its part.
-        (None, [slice(0, 60), slice(20, 100)], {(0, 80_000)}),
-        (None, [slice(5, 50), 90], {(5 * 800, 45 * 800), (90 * 800, 800)}),
-        (None, [slice(50, 5, -1)], {(6 * 800, 45 * 800)}),
-        # Selections of the same rows share these.
-        (None, [(3, slice(0, 50)), (3, slice(40, 99))], {(3 * 800, 800)}),
-        (None, [(3, slice(0, 50))], {(3 * 800, 400)}),
-        # A compressed chunk can only be read whole.
-        ({"name": "zstd"}, [3, 90], None),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("compressor", "indexes", "moved"), [
+    # Less than a quarter of the block is read by itself, whatever else is read.
+    (None, [3, 90], {(3 * 800, 800), (90 * 800, 800)}),
+    (None, [slice(0, 24), 3], {(0, 24 * 800), (3 * 800, 800)}),
+    (None, [slice(20, None, -1), 50], {(0, 21 * 800), (50 * 800, 800)}),
+    (None, [slice(7, 7), 7], {(7 * 800, 800)}),
+    # All others share the block, of which one alone reads only its part.
+    (None, [slice(0, 60), slice(20, 100)], {(0, 80_000)}),
+    (None, [slice(5, 50), 90], {(5 * 800, 45 * 800), (90 * 800, 800)}),
+    (None, [slice(50, 5, -1)], {(6 * 800, 45 * 800)}),
+    # Selections of the same rows share these.
+    (None, [(3, slice(0, 50)), (3, slice(40, 99))], {(3 * 800, 800)}),
+    (None, [(3, slice(0, 50))], {(3 * 800, 400)}),
+    # A compressed chunk can only be read whole.
+    ({"name": "zstd"}, [3, 90], None),
+], ids=str)  # fmt: skip
 def test_selections_of_less_than_a_quarter_of_a_block_are_read_by_themselves(
     compressor: Any, indexes: list[Any], moved: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -395,9 +378,6 @@ def test_dask_reads_from_an_array_what_it_needs() -> None:
     np.testing.assert_array_equal((da.ones((30, 40)) + da.asanyarray(array)).compute(**SYNC), values + 1)
 
 
-# What it is called
-
-
 def test_names_tell_what_is_selected(local_store: LocalStore) -> None:
     array, _ = _made(30, 40, where=local_store, path="a", chunks=10)
     whole = from_zarr(array, chunks=10)
@@ -443,18 +423,13 @@ def test_names_are_the_same_in_every_process(local_store: LocalStore) -> None:
     assert run_child(lambda: from_zarr(memory).name).checked() == from_zarr(memory).name
 
 
-@pytest.mark.parametrize(
-    ("path", "prefix", "split"),
-    [
-        ("", "read-zarr-root-", "read-zarr-root"),
-        ("a/air", "read-zarr-air-", "read-zarr-air"),
-        ("air_temp", "read-zarr-air-temp-", "read-zarr-air-temp"),
-        ("t2m", "read-zarr-t2m-", "read-zarr"),
-        ("a b(c)'\"", "read-zarr-a-b-c-", "read-zarr-a-b-c"),
-        ("\u6c17\u6e29", "read-zarr-root-", "read-zarr-root"),
-        ("x" * 99, f"read-zarr-{'x' * 40}-", f"read-zarr-{'x' * 40}"),
-    ],
-)
+@pytest.mark.parametrize(("path", "prefix", "split"), [
+    ("", "read-zarr-root-", "read-zarr-root"), ("a/air", "read-zarr-air-", "read-zarr-air"),
+    ("air_temp", "read-zarr-air-temp-", "read-zarr-air-temp"), ("t2m", "read-zarr-t2m-", "read-zarr"),
+    ("a b(c)'\"", "read-zarr-a-b-c-", "read-zarr-a-b-c"),
+    ("\u6c17\u6e29", "read-zarr-root-", "read-zarr-root"),
+    ("x" * 99, f"read-zarr-{'x' * 40}-", f"read-zarr-{'x' * 40}"),
+])  # fmt: skip
 def test_prefixes_say_what_is_read(path: str, prefix: str, split: str) -> None:
     array, _ = _made(30, where=MemoryStore(), path=path, chunks=10)
     for lazy in (from_zarr(array), from_zarr(array)[3:], from_zarr(array, chunks=((0, 30),))):
@@ -490,9 +465,6 @@ def test_names_cost_no_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     for method in ("exists", "get", "open"):
         monkeypatch.setattr(store, method, lambda *args: pytest.fail("asked"))
     assert len({from_zarr(array).name for _ in range(3)}) == 1, "its documents tell the name"
-
-
-# What becomes of it
 
 
 def test_results_are_plain_dask_arrays() -> None:

@@ -30,20 +30,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xzarr3
-from xzarr3 import (
-    AlignmentError,
-    ArgumentError,
-    Array,
-    LargeWriteWarning,
-    LocalStore,
-    MemoryStore,
-    ReadOnlyError,
-    SelectionError,
-    Store,
-    StoreError,
-    from_zarr,
-    store,
-)
+from xzarr3 import ArgumentError, LocalStore, MemoryStore, SelectionError, Store, StoreError, from_zarr, store
 from xzarr3.dask.memory import frontier, memory_limit
 from xzarr3.dask.plan import BlockWrite, plan_writes
 from xzarr3.dask.tiles import plan_axes
@@ -75,9 +62,6 @@ class LiveBlocks(Callback):
     def _posttask(self, key: object, result: object, dsk: object, state: Any, worker: object) -> None:
         held = sum(value.nbytes for value in [*state["cache"].values()] if isinstance(value, np.ndarray))
         self.most = max(self.most, held)
-
-
-# Any blocks into any units
 
 
 @st.composite
@@ -158,7 +142,7 @@ def test_writes_in_other_processes(tmp_path: Path, processes: ProcessPoolExecuto
     with dask.config.set(scheduler="processes", pool=processes):
         for case in CASES:
             _check(case, "processes", LocalStore(tmp_path))
-        refused(ReadOnlyError, lambda: store(da.ones((30, 40), chunks=20), memory))
+        refused(xzarr3.ReadOnlyError, lambda: store(da.ones((30, 40), chunks=20), memory))
     assert not memory[...].any()
 
 
@@ -197,17 +181,13 @@ def test_a_shared_source_is_computed_once() -> None:
         np.testing.assert_array_equal(target[...], values + added)
 
 
-@pytest.mark.parametrize(
-    ("one", "two", "overlap"),
-    [
-        ((slice(0, 10),), (slice(0, 10),), True),
-        ((slice(0, 15),), (slice(15, 30),), False),
-        ((slice(0, 12), slice(0, 10)), (slice(12, 20), slice(0, 10)), False),
-        ((slice(0, 30), slice(0, 1)), (slice(29, 30), slice(1, 2)), False),
-        (..., (slice(3, 4), slice(3, 4)), True),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("one", "two", "overlap"), [
+    ((slice(0, 10),), (slice(0, 10),), True),
+    ((slice(0, 15),), (slice(15, 30),), False),
+    ((slice(0, 12), slice(0, 10)), (slice(12, 20), slice(0, 10)), False),
+    ((slice(0, 30), slice(0, 1)), (slice(29, 30), slice(1, 2)), False),
+    (..., (slice(3, 4), slice(3, 4)), True),
+], ids=str)  # fmt: skip
 @pytest.mark.parametrize("twin", ["same", "opened", "below", "pickled", "linked"])
 def test_two_sources_that_share_a_unit(one: Any, two: Any, overlap: bool, twin: str, tmp_path: Path) -> None:
     """They are refused only if they share elements."""
@@ -224,7 +204,7 @@ def test_two_sources_that_share_a_unit(one: Any, two: Any, overlap: bool, twin: 
     }[twin]()
     sources = [da.ones(np.empty((30, 40))[region].shape, chunks=-1) for region in (one, two)]
     if overlap:
-        with pytest.raises(AlignmentError, match="same elements"):
+        with pytest.raises(xzarr3.AlignmentError, match="same elements"):
             store(sources, [target, other], regions=[one, two])
         assert not target[...].any()
         return
@@ -266,9 +246,6 @@ def test_blocks_of_another_shape_than_dask_was_told() -> None:
         store(source, blank((20, 20), 8), scheduler="sync")
 
 
-# What is refused
-
-
 ONES = da.ones((30, 40), chunks=7)
 REFUSED: dict[str, tuple[Any, Any, dict[str, Any], Any]] = {
     "too wide": (da.ones((30, 41)), None, {}, SelectionError),
@@ -285,7 +262,7 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], Any]] = {
     "two sources, one target": ([ONES] * 2, [None], {}, SelectionError),
     "one source, two targets": ([ONES], [None] * 2, {}, SelectionError),
     "two regions": ([ONES], [None], {"regions": [..., ...]}, SelectionError),
-    "the same elements": ([ONES] * 2, [None] * 2, {}, AlignmentError),
+    "the same elements": ([ONES] * 2, [None] * 2, {}, xzarr3.AlignmentError),
     "a list and no list": ([ONES] * 2, None, {}, (SelectionError, TypeError)),
     "an array of numpy": (np.ones((30, 40)), None, {}, TypeError),
     "a delayed": ([dask.delayed(1)], [None], {}, TypeError),
@@ -322,7 +299,7 @@ def test_targets_that_cannot_be_written_to(tmp_path: Path) -> None:
     zarr.create_array(values, shape=(30, 40), chunks=(8, 8), dtype="f8")
     foreign = zarr.open_array(values.with_read_only(True), mode="r")
     for target in (xzarr3.open_array(tmp_path), xzarr3.open_array(read_only, mode="r+"), foreign):
-        with pytest.raises(ReadOnlyError):
+        with pytest.raises(xzarr3.ReadOnlyError):
             store(source, target)
     refused(TypeError, lambda: store(source, [np.zeros((30, 40))]), match="xzarr3 arrays")
 
@@ -342,7 +319,7 @@ def test_a_source_that_reads_a_target_of_the_call_is_refused() -> None:
     np.testing.assert_array_equal(target[...], values + 1)
 
 
-def _wrapped(target: Array) -> da.Array:
+def _wrapped(target: xzarr3.Array) -> da.Array:
     def block(values: Values, block_id: Any = None) -> Values:
         return values + target[::-1][10 * block_id[0] : 10 * block_id[0] + 10]
 
@@ -397,9 +374,6 @@ def test_a_target_that_a_function_holds_counts_as_read() -> None:
     held = SimpleNamespace(target=blank(100, 10), factor=2)
     source = da.ones(100, chunks=30).map_blocks(lambda block: block * held.factor, dtype="f8")
     refused(ArgumentError, lambda: store(source, held.target), match="or holds it in a function")
-
-
-# The graph
 
 
 def test_store_tells_of_a_misspelt_argument_before_it_writes() -> None:
@@ -464,16 +438,10 @@ def test_failing_store_is_an_error(store: Store) -> None:
 
 
 @pytest.mark.parametrize("chunk", [10, 15])
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ("sst", "write-zarr-sst"),
-        ("t2m", "t2m-write-zarr"),
-        ("2m temperature", "2m_temperature-write-zarr"),
-        ("_", "write-zarr-root"),
-        ("f" * 32, f"write-zarr-{'f' * 32}"),
-    ],
-)
+@pytest.mark.parametrize(("name", "shown"), [
+    ("sst", "write-zarr-sst"), ("t2m", "t2m-write-zarr"), ("2m temperature", "2m_temperature-write-zarr"),
+    ("_", "write-zarr-root"), ("f" * 32, f"write-zarr-{'f' * 32}"),
+])  # fmt: skip
 def test_dashboards_show_which_variable_is_written(name: str, shown: str, chunk: int) -> None:
     target = xzarr3.create_array(MemoryStore(), f"a/{name}", shape=30, chunks=chunk, dtype="f8")
     delayed = store(da.ones(30, chunks=10) + 1, target, compute=False)
@@ -542,21 +510,12 @@ def test_tiles_of_a_sensible_size() -> None:
     assert max(counts((1, 10**4), (10**4, 10**4), (10**4, 1))) >= 6, "not one task for all"
 
 
-# Memory
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("shape", "blocks", "units"),
-    [
-        ((3072, 3072), (150, 150), (256, 256)),
-        ((3072, 3072), (256, 256), (150, 150)),
-        ((400, 300, 300), (10, 75, 75), (24, 64, 64)),
-        ((3000, 6000), (3000, 70), (256, 256)),
-        ((6000, 3000), (70, 3000), (256, 256)),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("shape", "blocks", "units"), [
+    ((3072, 3072), (150, 150), (256, 256)), ((3072, 3072), (256, 256), (150, 150)),
+    ((400, 300, 300), (10, 75, 75), (24, 64, 64)), ((3000, 6000), (3000, 70), (256, 256)),
+    ((6000, 3000), (70, 3000), (256, 256)),
+], ids=str)  # fmt: skip
 def test_few_blocks_wait_for_others(shape: Any, blocks: Any, units: Any) -> None:
     target = blank(shape, units, dtype="f4", compressors=None)
     source = da.random.default_rng(1).random(shape, chunks=blocks, dtype="f4")
@@ -575,12 +534,15 @@ def test_what_needs_too_much_memory_is_told_with_the_way(tmp_path: Path) -> None
     source = da.ones((300, 200), chunks=(300, 1))
     region = (slice(10, 310),)
     told = r"468.75 kiB of memory.*limit is 97.66 kiB.*'p2p'.*xzarr3.copy\("
-    with xzarr3.set_options(memory_limit="100 kB"), pytest.warns(LargeWriteWarning, match=told) as warned:
+    with (
+        xzarr3.set_options(memory_limit="100 kB"),
+        pytest.warns(xzarr3.LargeWriteWarning, match=told) as warned,
+    ):
         store(source, target, regions=region)
     assert [each.filename for each in warned] == [__file__]
     assert target[10:].all()
     assert not target[:10].any()
-    with pytest.warns(LargeWriteWarning), xzarr3.set_options(memory_limit=100_000):
+    with pytest.warns(xzarr3.LargeWriteWarning), xzarr3.set_options(memory_limit=100_000):
         delayed = store(source, target, regions=region, compute=False)
     delayed.compute()
     with warnings.catch_warnings():
@@ -602,10 +564,7 @@ def test_what_needs_too_much_memory_is_told_with_the_way(tmp_path: Path) -> None
         assert memory_limit() == 2**31
 
 
-# What is stored already
-
-
-def _jobs(sources: list[da.Array], targets: list[Array]) -> list[BlockWrite]:
+def _jobs(sources: list[da.Array], targets: list[xzarr3.Array]) -> list[BlockWrite]:
     return [
         BlockWrite(source, target, ..., in_place=True)
         for source, target in zip(sources, targets, strict=True)
@@ -633,9 +592,6 @@ def test_finished_tiles_are_left_out(blocks: tuple[int, int]) -> None:
     made.clear()
     assert plan_writes(jobs, resume=True).delayed().compute() is None
     assert not made
-
-
-# Clusters
 
 
 @pytest.mark.slow

@@ -612,9 +612,6 @@ def test_misuse_names_what_is_accepted(given: Any, error: type[Exception], text:
         xzarr3.drop(store, time=slice(None, "2019"))
 
 
-# Only what is put before
-
-
 def test_a_grid_of_several_lengths_gets_a_first_chunk(tmp_path: Path) -> None:
     archive("prepend", tmp_path / "a", 17, (12, 7, 12))
     with xzarr3.trace() as trace:

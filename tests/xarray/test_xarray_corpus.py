@@ -80,16 +80,11 @@ OPTIONS: list[dict[str, Any]] = [
     {"decode_coords": "all", "chunks": {}, "mask_and_scale": False},
     {"drop_variables": ["time", "x", "lat", "step", "station_name"]},
     {"consolidated": False, "create_default_indexes": False, "decode_timedelta": True},
-    {"chunks": {"time": 4, "x": 2}, "cache": False},
-    {"decode_times": False},
-    {"decode_timedelta": xr.coders.CFTimedeltaCoder(time_unit="s")},
-    {"decode_cf": False, "chunks": {}},
-    {"mask_and_scale": {"tas": False}},
-    {"zarr_format": 3, "cache_members": False},
-    {"decode_coords": False},
-    {"concat_characters": False},
-    {"chunks": 2, "inline_array": True},
-]
+    {"chunks": {"time": 4, "x": 2}, "cache": False}, {"decode_times": False},
+    {"decode_timedelta": xr.coders.CFTimedeltaCoder(time_unit="s")}, {"decode_cf": False, "chunks": {}},
+    {"mask_and_scale": {"tas": False}}, {"zarr_format": 3, "cache_members": False}, {"decode_coords": False},
+    {"concat_characters": False}, {"chunks": 2, "inline_array": True},
+]  # fmt: skip
 
 
 def outcome(open_dataset: Any, path: str, **options: Any) -> Any:

@@ -261,8 +261,7 @@ def test_labels_may_decrease_and_differ_by_rounding() -> None:
 @pytest.mark.parametrize(("labels", "message"), [
     ([[2.0, np.nan], [0.0, 1.0]], "a label that is missing"),
     ([[np.nan, 1.0], [2.0, 3.0]], "a label that is missing"),
-    ([[1, 3, 2], [5, 6, 7]], "neither increase nor decrease"),
-    ([[1, 2], []], "no labels"),
+    ([[1, 3, 2], [5, 6, 7]], "neither increase nor decrease"), ([[1, 2], []], "no labels"),
 ], ids=str)  # fmt: skip
 def test_labels_without_order_give_no_order_of_stores(labels: list[list[float]], message: str) -> None:
     stores = stores_of([xr.Dataset({"v": ("t", each)}, {"t": each}) for each in labels])
@@ -381,19 +380,13 @@ def test_a_document_joins_the_same_stores_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("document", "message"), [
-    ("{", "not JSON"),
-    ("[1]", "not a document of joined stores"),
+    ("{", "not JSON"), ("[1]", "not a document of joined stores"),
     ('{"version": 1, "refs": {}}', "not a document of joined stores"),
     ('{"xzarr3_joined": 2}', "'xzarr3_joined': not a document of joined stores; found 2; accepted: 1"),
-    ({"join": "merge"}, "'join'"),
-    ({"dim": 1.5}, "'dim'"),
-    ({"sources": []}, "'sources'"),
-    ({"sources": [3]}, r"sources\[0\]"),
-    ({"sources": [{"store": 3}]}, r"sources\[0\]"),
-    ({"sources": [{"store": "a", "more": "b"}]}, r"sources\[0\]"),
-    ({"more": 1}, "'more'"),
-    ({"axis": "0"}, "'axis'"),
-    ({"drop_variables": [1]}, "'drop_variables'"),
+    ({"join": "merge"}, "'join'"), ({"dim": 1.5}, "'dim'"), ({"sources": []}, "'sources'"),
+    ({"sources": [3]}, r"sources\[0\]"), ({"sources": [{"store": 3}]}, r"sources\[0\]"),
+    ({"sources": [{"store": "a", "more": "b"}]}, r"sources\[0\]"), ({"more": 1}, "'more'"),
+    ({"axis": "0"}, "'axis'"), ({"drop_variables": [1]}, "'drop_variables'"),
     ({"sources": [{"store": "all.json"}]}, "name one another without end"),
     ('{"xzarr3_joined": 1, ' + NESTED[1:] + NESTED * 1999 + '{"store": "a"}' + "]}" * 2000, "all.json"),
 ])  # fmt: skip
@@ -507,10 +500,7 @@ def test_arrays_of_older_formats_can_be_copied_once_they_are_joined(zarr_format:
     lambda joined: xzarr3.copy(xzarr3.array([1]), joined, overwrite=True),
     lambda joined: xzarr3.create_array(joined["t2m"], data=[1], overwrite=True),
     lambda joined: xzarr3.drop(joined, time=slice(None, "2000-01-01T06")),
-    lambda joined: xzarr3.load(joined["t2m"]),
-    xzarr3.open,
-    xzarr3.check,
-    xzarr3.stats,
+    lambda joined: xzarr3.load(joined["t2m"]), xzarr3.open, xzarr3.check, xzarr3.stats,
 ])  # fmt: skip
 def test_what_is_joined_is_not_taken_for_its_first_store(call: Any) -> None:
     stores = stores_of([day(0), day(1)])

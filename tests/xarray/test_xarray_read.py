@@ -422,10 +422,9 @@ def test_fill_value_attribute_is_read_in_any_form(stored: Any, dtype: str, value
         np.testing.assert_equal(decode_fill_value(stored, np.dtype(dtype)), value)
 
 
-@pytest.mark.parametrize(
-    ("value", "dtype"),
-    [(np.float32(-1e20), "f4"), (np.inf, "f8"), (2**63, "u8"), (1 - 2j, "c16"), (b"a", "S1")],
-)
+@pytest.mark.parametrize(("value", "dtype"), [
+    (np.float32(-1e20), "f4"), (np.inf, "f8"), (2**63, "u8"), (1 - 2j, "c16"), (b"a", "S1"),
+])  # fmt: skip
 def test_fill_value_attribute_comes_back(value: Any, dtype: str) -> None:
     stored = json.loads(json.dumps(encode_fill_value(value, np.dtype(dtype))))
     assert decode_fill_value(stored, np.dtype(dtype)) == value

@@ -375,11 +375,9 @@ def test_an_archive_with_literals_is_copied_by_its_attributes(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("place", "scheduler"), [("directory", "threads"), slow("memory", "synchronous")])
-@pytest.mark.parametrize(
-    "options",
-    [{"mode": "w"}, {"mode": "a"}, {"mode": "r+"}, {"region": {"x": slice(None), "y": slice(None)}}],
-    ids=["w", "a", "r+", "region"],
-)
+@pytest.mark.parametrize("options", [
+    {"mode": "w"}, {"mode": "a"}, {"mode": "r+"}, {"region": {"x": slice(None), "y": slice(None)}},
+], ids=["w", "a", "r+", "region"])  # fmt: skip
 def test_made_of_what_is_written(tmp_path: Path, options: dict[str, Any], scheduler: str, place: str) -> None:
     store: Any = MemoryStore() if place == "memory" else xzarr3.LocalStore(tmp_path / "data")
     a, b = np.arange(24.0).reshape(6, 4), np.arange(24.0)[::-1].reshape(6, 4)
@@ -565,15 +563,12 @@ def zarr_python(place: Any) -> Any:
     return pytest.importorskip("zarr").open_array(str(place), path="v", mode="r+")
 
 
-@pytest.mark.parametrize(
-    ("kind", "change"),
-    [
-        (kind, change)
-        for kind in ("local", "memory", "fsspec")
-        for change in CHANGES
-        if kind == "local" or change != "zarr-python"
-    ],
-)
+@pytest.mark.parametrize(("kind", "change"), [
+    (kind, change)
+    for kind in ("local", "memory", "fsspec")
+    for change in CHANGES
+    if kind == "local" or change != "zarr-python"
+])  # fmt: skip
 @pytest.mark.parametrize("chunks", [None, slow({})])
 @pytest.mark.parametrize("zarr_format", [slow(2), 3])
 def test_changed_attributes(tmp_path: Path, kind: str, zarr_format: Any, chunks: Any, change: Any) -> None:

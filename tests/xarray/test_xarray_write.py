@@ -440,16 +440,13 @@ def test_values_that_an_encoding_cannot_say(tmp_path: Path, case: str, chunked: 
 
 @pytest.mark.parametrize("chunked", [False, slow(True)])
 @pytest.mark.parametrize(("values", "encoding"), [
-    ([-32768.0, 32767.0], {"dtype": "i2"}),
-    ([-32768, 32767], {"dtype": "i2"}),
+    ([-32768.0, 32767.0], {"dtype": "i2"}), ([-32768, 32767], {"dtype": "i2"}),
     ([0, 255.0, np.nan], {"dtype": "u1", "_FillValue": 7}),
     ([0.0, 200.0, np.nan], {"dtype": "i1", "_Unsigned": "true", "_FillValue": -1}),
-    ([np.nan, np.nan], {"dtype": "i1", "_FillValue": 0}),
-    ([], {"dtype": "i1"}),
+    ([np.nan, np.nan], {"dtype": "i1", "_FillValue": 0}), ([], {"dtype": "i1"}),
     ([-3276.8, 3276.7, np.nan], PACKED),
     (["1900-01-01", "NaT", "2100-01-01"], {"dtype": "i4", **DAYS, "_FillValue": -1}),
-    (["1900-01-01", "2100-01-01"], {"dtype": "i4", **DAYS}),
-    (["NaT"], {"dtype": "i8", **DAYS}),
+    (["1900-01-01", "2100-01-01"], {"dtype": "i4", **DAYS}), (["NaT"], {"dtype": "i8", **DAYS}),
 ], ids=lambda value: str(value)[:40])  # fmt: skip
 def test_values_that_an_integer_can_hold(tmp_path: Path, values: Any, encoding: Any, chunked: bool) -> None:
     dataset = _one_dimension(values)
@@ -623,9 +620,6 @@ def test_attributes_that_json_cannot_hold(value: Any, mode: Any) -> None:
         with pytest.raises(xzarr3.MetadataError, match=f"node '{node}', {place}"):
             to_zarr(dataset, store, mode=mode)
         assert contents(store) == before
-
-
-# What is refused, before anything is written
 
 
 def _with(name: Any, values: Any = (1.0, 2.0)) -> xr.Dataset:
