@@ -10,6 +10,7 @@ import pytest
 import xarray as xr
 from _conformance import contents
 from _killed import opened
+from _waiting import WaitingStore
 
 import xzarr3
 from xzarr3.copying import rolling
@@ -39,12 +40,12 @@ def archive(way: str, store: Any, number: int, chunk: Any = 12, **options: Any) 
     xzarr3.to_zarr(months().isel(time=slice(begin, None)), store, encoding=encoding, **options)
 
 
-def roll(way: str, store: Any, number: int, block: int | None = None) -> xzarr3.Group:
+def roll(way: str, store: Any, number: int, block: int | None = None, group: str = "") -> xzarr3.Group:
     """Drop so many months, or put them before the others: from memory, or in blocks of dask."""
     if way == "drop":
-        return xzarr3.drop(store, time=slice(None, TIMES[number - 1]))
+        return xzarr3.drop(store, path=group, time=slice(None, TIMES[number - 1]))
     given = first(number) if block is None else first(number).chunk(time=block, lat=3)
-    return xzarr3.to_zarr(given, store, prepend_dim="time")
+    return xzarr3.to_zarr(given, store, group=group, prepend_dim="time")
 
 
 def read(store: Any, **options: Any) -> xr.Dataset:
@@ -56,7 +57,7 @@ def store_of(kind: str, folder: Path) -> Any:
         return xzarr3.LocalStore(folder / "archive.zarr")
     if kind == "fsspec":
         return xzarr3.FsspecStore(f"memory://{folder.name}")
-    return xzarr3.MemoryStore({} if kind == "dictionary" else None)
+    return WaitingStore() if kind == "waiting" else xzarr3.MemoryStore({} if kind == "dictionary" else None)
 
 
 def values(store: Any) -> dict[str, Any]:
