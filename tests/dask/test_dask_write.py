@@ -182,8 +182,7 @@ def test_a_shared_source_is_computed_once() -> None:
 
 
 @pytest.mark.parametrize(("one", "two", "overlap"), [
-    ((slice(0, 10),), (slice(0, 10),), True),
-    ((slice(0, 15),), (slice(15, 30),), False),
+    ((slice(0, 10),), (slice(0, 10),), True), ((slice(0, 15),), (slice(15, 30),), False),
     ((slice(0, 12), slice(0, 10)), (slice(12, 20), slice(0, 10)), False),
     ((slice(0, 30), slice(0, 1)), (slice(29, 30), slice(1, 2)), False),
     (..., (slice(3, 4), slice(3, 4)), True),

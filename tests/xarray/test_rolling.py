@@ -692,13 +692,11 @@ def test_labels_that_decrease_and_forced_ones() -> None:
 
 
 def test_masked_text_and_packed_values() -> None:
-    ds = xr.Dataset(
-        {
-            "packed": ("x", [1.5, np.nan, 3.0, 0.5, np.nan, 2.0]),
-            "text": ("x", np.array(["a", "bcd", "", "é", "x" * 9, "q"], object)),
-            "flag": ("x", np.array([True, False, True, True, False, False])),
-        }
-    )
+    ds = xr.Dataset({
+        "packed": ("x", [1.5, np.nan, 3.0, 0.5, np.nan, 2.0]),
+        "text": ("x", np.array(["a", "bcd", "", "é", "x" * 9, "q"], object)),
+        "flag": ("x", np.array([True, False, True, True, False, False])),
+    })  # fmt: skip
     packing = {"dtype": "int16", "scale_factor": 0.5, "_FillValue": -9}
     store = to_zarr(ds.isel(x=slice(4, None)), encoding={"packed": packing}).store
     to_zarr(ds.isel(x=slice(4)).drop_encoding(), store, prepend_dim="x")

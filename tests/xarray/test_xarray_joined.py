@@ -27,21 +27,14 @@ from xzarr3.xarray.alike import Retimed
 def day(at: int, **changes: Any) -> xr.Dataset:
     """One day of a small record."""
     rng = np.random.default_rng(at)
-    ds = xr.Dataset(
-        {
-            "t2m": (("time", "y", "x"), rng.normal(280, 5, (4, 3, 5)).astype("f4"), {"units": "K"}),
-            "area": (("y", "x"), np.arange(15.0).reshape(3, 5)),
-            "crs": ((), 7),
-        },
-        {
-            "time": np.datetime64("2000-01-01", "ns")
-            + np.arange(4 * at, 4 * at + 4) * np.timedelta64(6, "h"),
-            "y": [10.0, 20.0, 30.0],
-            "x": np.arange(5),
-            "height": ("y", [1.0, 2.0, 3.0]),
-        },
-        {"title": "record"},
-    )
+    ds = xr.Dataset({
+        "t2m": (("time", "y", "x"), rng.normal(280, 5, (4, 3, 5)).astype("f4"), {"units": "K"}),
+        "area": (("y", "x"), np.arange(15.0).reshape(3, 5)), "crs": ((), 7),
+    }, {
+        "time": np.datetime64("2000-01-01", "ns")
+        + np.arange(4 * at, 4 * at + 4) * np.timedelta64(6, "h"),
+        "y": [10.0, 20.0, 30.0], "x": np.arange(5), "height": ("y", [1.0, 2.0, 3.0]),
+    }, {"title": "record"})  # fmt: skip
     return ds.assign(**changes)
 
 

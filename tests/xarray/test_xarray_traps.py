@@ -8,6 +8,7 @@ import os
 import pickle
 import warnings
 from collections import deque
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,9 +39,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def stamps(*texts: str) -> xr.Dataset:
-    return xr.Dataset(
-        {"v": ("time", np.arange(float(len(texts))))}, coords={"time": np.array(texts, "M8[ns]")}
-    )
+    return xr.Dataset({"v": ("time", np.arange(float(len(texts))))}, {"time": np.array(texts, "M8[ns]")})
 
 
 def stored(dataset: xr.Dataset, **encoding: Any) -> Any:
@@ -65,14 +64,12 @@ def test_units_are_widened_if_asked_for_and_needed(added: str, units: str) -> No
     store, more = stored(stamps(*THREE), time=DAYS), stamps(f"2000-01-03T{added}")
     refused(store, more, f"widen_units=True, which stores all .* anew in '{units}", append_dim="time")
     to_zarr(more, store, append_dim="time", widen_units=True)
-    found = open_dataset(store)
-    np.testing.assert_array_equal(found["time"], np.array([*THREE, f"2000-01-03T{added}"], "M8[ns]"))
+    to_zarr(stamps("2000-01-04"), store, append_dim="time", widen_units=True)  # There is no need for it.
+    found, times = open_dataset(store), [*THREE, f"2000-01-03T{added}", "2000-01-04"]
+    np.testing.assert_array_equal(found["time"], np.array(times, "M8[ns]"))
     assert found["time"].encoding["units"].startswith(units)
     assert found["time"].encoding["dtype"] == np.int64
-    assert found["v"].values.tolist() == [0, 1, 2, 0]
-    to_zarr(stamps("2000-01-04"), store, append_dim="time", widen_units=True)
-    assert open_dataset(store)["time"].values[-1] == np.datetime64("2000-01-04")
-    assert open_dataset(store)["time"].encoding["units"].startswith(units)
+    assert found["v"].values.tolist() == [0, 1, 2, 0, 0]
 
 
 @pytest.mark.parametrize("calendar", ["noleap", "360_day"])
@@ -153,7 +150,7 @@ LONGER = TWO.drop_vars("c").assign(z=("y", [1, 2]))
 MARKED = xr.Dataset({"v": ("x", [1.0, np.nan]), "text": ("x", np.array(["a", None], object))})
 MARKS = {"v": {"dtype": "int16", "_FillValue": 0}, "text": {"_FillValue": "NA"}}
 DAILY = (stamps(*THREE), {"time": DAYS})
-ALONG_X, ALONG_TIME = {"append_dim": "x"}, {"append_dim": "time"}
+ALONG_X, ALONG_TIME, AT_X = {"append_dim": "x"}, {"append_dim": "time"}, {"region": {"x": slice(0, 1)}}
 TWICE = xr.Dataset({"v": ("x", [1, 2, 3])}, {"x": [0, 0, 1]})
 MISSING_TEXT = "'v' has missing text at index(.|\n)*which needs mode='w'"
 FORMAT_2 = "has Zarr format 3, but zarr_format=2 was passed"
@@ -174,9 +171,7 @@ REFUSED: dict[str, tuple[xr.Dataset, dict[str, Any], xr.Dataset, dict[str, Any],
     "too few": (TWO, {}, TWO[["a"]], ALONG_X, r"variables 'b' have the dimension 'x' in the store"),
     "none": (TWO, {}, TWO[["c"]], ALONG_X, "no variable of the dataset has the dimension 'x'"),
     "a new one": (TWO, {}, TWO.assign(d=TWO["a"]), ALONG_X, "'d' is not in the store and would be shorter"),
-    "a new one of a region": (
-        TWO, {}, one(4), {"mode": "a", "region": {"x": slice(0, 1)}}, "no region of it can be written"
-    ),
+    "a new one of a region": (TWO, {}, one(4), {"mode": "a", **AT_X}, "no region of it can be written"),
     "length": (TWO, {}, LONGER, {"mode": "a"}, "conflicting sizes for dimension 'y': length 2 on 'z'"),
     "length of a-": (TWO, {}, LONGER, {"mode": "a-"}, "conflicting sizes for dimension 'y'"),
     "length of an append": (TWO, {}, LONGER, ALONG_X, "conflicting sizes for dimension 'y'"),
@@ -206,8 +201,7 @@ def test_what_does_not_go_with_what_is_there(case: str) -> None:
 def test_what_goes_with_what_is_there() -> None:
     store = stored(TWO)
     to_zarr(TWO.assign(e=("y", [5])), store, append_dim="x")
-    found = open_dataset(store)
-    values = {name: found[name].values.tolist() for name in "abce"}
+    values = {name: each.values.tolist() for name, each in open_dataset(store).items()}
     assert values == {"a": [1, 1], "b": [2, 2], "c": [3], "e": [5]}
     store = stored(stamps(*THREE), time=DAYS)
     units = open_dataset(store)["time"].encoding["units"]
@@ -283,18 +277,16 @@ def test_attributes_that_json_lacks_are_stored_as_text(options: dict[str, Any], 
     assert found.attrs == {"h": "NaN"}
 
 
-MISSING: dict[str, dict[str, Any]] = {
+MARKED_BY: dict[str, dict[str, Any]] = {
     "NaN": {"missing_value": np.nan},
     "NaN and a fill value": {"missing_value": np.nan, "_FillValue": np.nan},
     "fill value": {"_FillValue": np.inf},
     "packed": {"missing_value": np.nan, "scale_factor": 0.5, "add_offset": 1.0},
     "range": {"valid_range": [np.nan, 3.0], "_FillValue": 2.0},
     "finite": {"missing_value": 2.0, "valid_min": -np.inf},
-}
-INFINITE: dict[str, dict[str, Any]] = {
     "infinite": {"missing_value": np.inf},
     "infinite and a range": {"missing_value": -np.inf, "valid_range": [-np.inf, 1.0]},
-    "both": {"_FillValue": np.inf, "missing_value": np.inf},
+    "infinite, both": {"_FillValue": np.inf, "missing_value": np.inf},
 }
 
 
@@ -329,15 +321,13 @@ def carry(way: str, old: Path, new: Path, zarr_format: Any) -> None:
 @pytest.mark.parametrize("way", ["to_zarr", "copy"])
 @pytest.mark.parametrize("new", [3, slow(2)])
 @pytest.mark.parametrize("old", [slow(3), 2])
-@pytest.mark.parametrize("kind", [*MISSING, *INFINITE])
+@pytest.mark.parametrize("kind", MARKED_BY)
 def test_what_is_missing_stays_missing(kind: str, old: int, new: Any, way: str, tmp_path: Path) -> None:
-    zarr = pytest.importorskip("zarr")
-    attributes = {**MISSING, **INFINITE}[kind]
+    zarr, attributes, is_infinite = pytest.importorskip("zarr"), MARKED_BY[kind], kind.startswith("infinite")
     archive(tmp_path / "a", old, attributes)
-    wordless = "missing_value" if kind in INFINITE else "_FillValue"  # Of fill values, in version 2.
-    if kind in INFINITE or (kind, old, new, way) == ("fill value", 2, 2, "copy"):
-        message = rf"'/v'.*attributes\.{wordless}.*no infinity to mark missing"
-        with pytest.raises(MetadataError, match=message):
+    wordless = "missing_value" if is_infinite else "_FillValue"  # Of fill values, in version 2.
+    if is_infinite or (kind, old, new, way) == ("fill value", 2, 2, "copy"):
+        with pytest.raises(MetadataError, match=rf"'/v'.*attributes\.{wordless}.*no infinity to mark mis"):
             carry(way, tmp_path / "a", tmp_path / "b", new)
         assert not list(xzarr3.LocalStore(tmp_path / "b").list())
         return
@@ -367,19 +357,16 @@ def test_an_archive_with_literals_is_copied_by_its_attributes(tmp_path: Path) ->
     document = json.loads(bytes(store.get("a/zarr.json")))
     document["attributes"] = {"u": math.nan}
     store.set("a/zarr.json", json.dumps(document).encode())
-    found = xzarr3.open_dataset(store)["a"]
-    new = MemoryStore()
     with pytest.warns(UserWarning, match="attributes of '/b' 'u' is stored as 'NaN'"):
-        xzarr3.create_array(new, "b", data=found)
+        new = xzarr3.create_array(MemoryStore(), "b", data=xzarr3.open_dataset(store)["a"]).store
     assert strict(new)["b/zarr.json"]["attributes"] == {"u": "NaN"}
 
 
 @pytest.mark.parametrize(("place", "scheduler"), [("directory", "threads"), slow("memory", "synchronous")])
-@pytest.mark.parametrize("options", [
-    {"mode": "w"}, {"mode": "a"}, {"mode": "r+"}, {"region": {"x": slice(None), "y": slice(None)}},
-], ids=["w", "a", "r+", "region"])  # fmt: skip
-def test_made_of_what_is_written(tmp_path: Path, options: dict[str, Any], scheduler: str, place: str) -> None:
+@pytest.mark.parametrize("how", ["w", "a", "r+", "region"])
+def test_made_of_what_is_written(tmp_path: Path, how: str, scheduler: str, place: str) -> None:
     store: Any = MemoryStore() if place == "memory" else xzarr3.LocalStore(tmp_path / "data")
+    options: Any = {"region": {"x": slice(None), "y": slice(None)}} if how == "region" else {"mode": how}
     a, b = np.arange(24.0).reshape(6, 4), np.arange(24.0)[::-1].reshape(6, 4)
     first = xr.Dataset({"a": (("x", "y"), a), "b": (("x", "y"), b)})
     to_zarr(first, store, encoding={"a": {"chunks": (2, 2)}, "b": {"chunks": (3, 4)}})
@@ -396,7 +383,7 @@ def test_made_of_what_is_written(tmp_path: Path, options: dict[str, Any], schedu
         before, expected = there.compute(), new.compute()
         failing = new.assign(b=new["b"].copy(data=new["b"].data.map_blocks(fail, dtype="f8")))
         with dask.config.set(scheduler=scheduler):
-            if "region" not in options:
+            if how != "region":
                 with pytest.raises(ArithmeticError):
                     to_zarr(failing, store, **options)
                 xr.testing.assert_equal(open_dataset(store), before)
@@ -418,8 +405,7 @@ def test_a_region_that_reads_itself_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("chunks", [None, {}])
 def test_a_dataset_is_appended_to_itself(tmp_path: Path, chunks: Any) -> None:
     first = xr.Dataset({"a": ("x", np.arange(5.0))}, coords={"x": np.arange(5)})
-    to_zarr(first, tmp_path, encoding={"a": {"chunks": (3,)}})
-    there = open_dataset(tmp_path, chunks=chunks)
+    there = open_dataset(to_zarr(first, tmp_path, encoding={"a": {"chunks": (3,)}}).store, chunks=chunks)
     backwards = there.assign_coords(x=there["x"] + 5).isel(x=slice(None, None, -1))
     to_zarr(backwards, tmp_path, append_dim="x", check_labels=False)
     np.testing.assert_array_equal(open_dataset(tmp_path)["a"].values, [*range(5), *range(5)[::-1]])
@@ -436,8 +422,7 @@ def test_made_backwards_of_what_is_written(tmp_path: Path, how: Any, group: str)
 
     def read(block: Any, block_info: Any = None) -> Any:
         begin, end = block_info[0]["array-location"][0]
-        found = held[0] if how is deque else held.array
-        return found[12 - end : 12 - begin][::-1]
+        return (held[0] if how is deque else held.array)[12 - end : 12 - begin][::-1]
 
     if isinstance(how, str):
         there = xr.open_dataset(tmp_path / group, engine=how, chunks={}, consolidated=False)
@@ -458,10 +443,9 @@ def test_a_first_step_of_one_leaves_room(how: str, chunked: bool) -> None:
     for n in range(3):
         values = {"v": (("time", "x"), np.full((1, 1000), float(n))), "s": ("x", np.arange(1000))}
         step = xr.Dataset(values, coords={"time": [n]})
-        if how == "unlimited_dims":
-            step.encoding = {"unlimited_dims": {"time"}}
-        options = {} if how == "unlimited_dims" and n == 0 else {"append_dim": "time"}
-        to_zarr(step.chunk() if chunked else step, store, **options)
+        step.encoding = {how: {"time"}} if how == "unlimited_dims" else {}
+        along = None if step.encoding and n == 0 else "time"
+        to_zarr(step.chunk() if chunked else step, store, append_dim=along)
     group = xzarr3.open_group(store)
     assert {name: group[name].chunks for name in group} == {"v": (131, 1000), "time": (4096,), "s": (1000,)}
     np.testing.assert_array_equal(open_dataset(store)["v"].values[:, 0], [0, 1, 2])
@@ -470,20 +454,17 @@ def test_a_first_step_of_one_leaves_room(how: str, chunked: bool) -> None:
 def test_room_is_left_only_where_nobody_chose() -> None:
     made = xr.Dataset({"v": (("time", "x"), np.zeros((4, 10)))})
     made.encoding = {"unlimited_dims": ["time"]}
-    for dataset, encoding, chunks in [
-        (made, {"v": {"chunks": (1, 5)}}, (1, 5)),
-        (made.chunk(time=2), {}, (2, 10)),
+    for dataset, encoding, chunks in (
+        (made, {"v": {"chunks": (1, 5)}}, (1, 5)), (made.chunk(time=2), {}, (2, 10)),
         (made.drop_encoding(), {}, (4, 10)),
-    ]:
-        store = to_zarr(dataset, encoding=encoding).store
-        assert xzarr3.open_array(store, "v").chunks == chunks
+    ):  # fmt: skip
+        assert to_zarr(dataset, encoding=encoding)["v"].chunks == chunks
 
 
 @pytest.mark.parametrize("there", [[0.5], np.array([0.5], "f4"), np.array([0.5], "f2")])
 @pytest.mark.parametrize(("dtype", "fits", "lost", "read"), [
     ("i8", [0, -(2**10), 2**11], 2**62 + 1, "4611686018427387904"),
-    ("i8", [], 2**63 - 1, "9223372036854775808"),
-    ("u8", [2**11], 2**64 - 1, "18446744073709551616"),
+    ("i8", [], 2**63 - 1, "9223372036854775808"), ("u8", [2**11], 2**64 - 1, "18446744073709551616"),
     ("i8", [], -(2**53) - 1, "-9007199254740992"),
 ])  # fmt: skip
 def test_integers_that_floats_would_round(there: Any, dtype: str, fits: Any, lost: int, read: str) -> None:
@@ -510,17 +491,14 @@ def test_times_beyond_nanoseconds_are_appended() -> None:
 def test_an_append_has_the_coordinates_that_are_there(tmp_path: Path, mode: Any, values: list[float]) -> None:
     """The store has one coordinate for old and new values; another one would move the old ones."""
     first = xr.Dataset({"v": (("time", "x"), np.ones((2, 2)))}, coords={"time": [0, 1], "x": [0.0, 1.0]})
-    xzarr3.to_zarr(first, tmp_path)
-    before = contents(tmp_path)
-    more = first.assign_coords(time=[2, 3])
-    with pytest.raises(ValueError, match="coordinates 'x' have other values"):
-        xzarr3.to_zarr(more.assign_coords(x=values), tmp_path, mode=mode, append_dim="time")
-    assert before == contents(tmp_path)
-    for start, near in ((2, [0.0, 1.0]), (4, [1e-9, 1.0]), (6, [4e-4, 1.0])):
-        more = more.assign_coords(time=[start, start + 1], x=near)
-        xzarr3.to_zarr(more, tmp_path, mode=mode, append_dim="time")
-    more = more.assign_coords(time=[8, 9]).drop_vars("x")
-    xzarr3.to_zarr(more, tmp_path, mode=mode, append_dim="time")
+    to_zarr(first, tmp_path)
+    more: Any = first.assign_coords(time=[2, 3])
+    message = "coordinates 'x' have other values"
+    refused(tmp_path, more.assign_coords(x=values), message, mode=mode, append_dim="time")
+    for start, near in ((2, [0.0, 1.0]), (4, [1e-9, 1.0]), (6, [4e-4, 1.0]), (8, None)):
+        more = more.assign_coords(time=[start, start + 1])
+        more = more.drop_vars("x") if near is None else more.assign_coords(x=near)
+        to_zarr(more, tmp_path, mode=mode, append_dim="time")
     assert xzarr3.open_array(tmp_path, "v").shape == (10, 2)
     assert xzarr3.open_array(tmp_path, "x")[:].tolist() == [0.0, 1.0]
 
@@ -528,13 +506,11 @@ def test_an_append_has_the_coordinates_that_are_there(tmp_path: Path, mode: Any,
 def test_a_region_is_not_found_without_a_coordinate(tmp_path: Path) -> None:
     """xarray takes it for the first elements, and writes over these."""
     data = xr.Dataset({"v": ("time", np.arange(10.0))}, coords={"time": np.arange(10)})
-    xzarr3.to_zarr(data, tmp_path)
+    to_zarr(data, tmp_path)
     part = data.isel(time=slice(5, 8)).drop_vars("time") + 50
     for region in ("auto", {"time": "auto"}):
-        with pytest.raises(ValueError, match=r"'time' has 3 here and 10 in the region; add the coordinate"):
-            xzarr3.to_zarr(part, tmp_path, region=region)  # type: ignore[arg-type]
-    np.testing.assert_array_equal(xzarr3.open_array(tmp_path, "v")[...], np.arange(10.0))
-    xzarr3.to_zarr(data.drop_vars("time") + 1, tmp_path, region="auto")
+        refused(tmp_path, part, "'time' has 3 here and 10 in the region; add the coordinate", region=region)
+    to_zarr(data.drop_vars("time") + 1, tmp_path, region="auto")
     np.testing.assert_array_equal(xzarr3.open_array(tmp_path, "v")[...], np.arange(1, 11.0))
 
 
@@ -550,7 +526,9 @@ CHANGES: dict[str, Any] = {
     "fill value": lambda place, zarr_format: again(place, zarr_format, fill=-5),
     "attribute": lambda place, _: xzarr3.open_array(place, "v", mode="r+").attrs.update(add_offset=100.0),
     "gone": lambda place, _: xzarr3.open_array(place, "v", mode="r+").attrs.pop("scale_factor"),
-    "zarr-python": lambda place, _: zarr_python(place).attrs.update(scale_factor=2.0),
+    "zarr-python": lambda place, _: (
+        pytest.importorskip("zarr").open_array(place, path="v", mode="r+").attrs.update(scale_factor=2.0)
+    ),
 }
 
 
@@ -559,27 +537,19 @@ def again(place: Any, zarr_format: Any, **packing: Any) -> None:
     to_zarr(data, place, mode="w", encoding=encoding, zarr_format=zarr_format)
 
 
-def zarr_python(place: Any) -> Any:
-    return pytest.importorskip("zarr").open_array(str(place), path="v", mode="r+")
-
-
-@pytest.mark.parametrize(("kind", "change"), [
-    (kind, change)
-    for kind in ("local", "memory", "fsspec")
-    for change in CHANGES
-    if kind == "local" or change != "zarr-python"
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("kind", "change"), [("local", "zarr-python"), *product(("local", "memory", "fsspec"), [*CHANGES][:-1])]
+)
 @pytest.mark.parametrize("chunks", [None, slow({})])
 @pytest.mark.parametrize("zarr_format", [slow(2), 3])
 def test_changed_attributes(tmp_path: Path, kind: str, zarr_format: Any, chunks: Any, change: Any) -> None:
     url = f"memory://{tmp_path.name}-{zarr_format}-{chunks is None}-{change}.zarr"
     place: Any = {"local": tmp_path / "a", "memory": MemoryStore(), "fsspec": url}[kind]
-    data, encoding = packed()
-    to_zarr(data, place, encoding=encoding, zarr_format=zarr_format)
+    again(place, zarr_format)
     old = opened(place, chunks=chunks, consolidated=False)
     sent = pickle.dumps(old)
     read = pickle.loads(sent)
-    np.testing.assert_array_equal(read["v"].isel(x=slice(0, 2)), data["v"][:2])
+    np.testing.assert_array_equal(read["v"].isel(x=slice(0, 2)), packed()[0]["v"][:2])
     CHANGES[change](place, zarr_format)
     for found in (old, read, pickle.loads(sent), old.isel(x=slice(1, 4)), old.chunk(x=1)):
         with pytest.raises(ChangedError, match=r"'/v' of .* replaced since it was opened.*; open it again"):
@@ -596,9 +566,7 @@ def bounded(*dates: str, hours: int = 24) -> xr.Dataset:
     """Times with bounds that have no units of their own once they are stored, as netCDF has it."""
     days = np.array(dates, "M8[ns]")
     edges = np.stack([days, days + np.timedelta64(hours, "h")], axis=1)
-    data = xr.Dataset({"at": ("time", days), "at_bnds": (("time", "nv"), edges)})
-    data["at"].attrs["bounds"] = "at_bnds"
-    return data
+    return xr.Dataset({"at": ("time", days, {"bounds": "at_bnds"}), "at_bnds": (("time", "nv"), edges)})
 
 
 @pytest.mark.parametrize("chunks", [None, {}])
@@ -632,9 +600,8 @@ def test_bounds_in_changed_units(is_widened: bool, kind: Any, zarr_format: Any, 
 @pytest.mark.parametrize("chunks", [None, {}])
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_an_earlier_dataset_is_read_after_an_append(tmp_path: Path, zarr_format: Any, chunks: Any) -> None:
-    data, encoding = packed()
-    to_zarr(data, tmp_path, encoding=encoding, zarr_format=zarr_format)
-    old = opened(tmp_path, chunks=chunks)
+    again(tmp_path, zarr_format)
+    old, data = opened(tmp_path, chunks=chunks), packed()[0]
     sent = pickle.dumps(old)
     to_zarr(data + 1, tmp_path, append_dim="x")
     array = xzarr3.open_array(tmp_path, "v", mode="r+")
@@ -645,16 +612,15 @@ def test_an_earlier_dataset_is_read_after_an_append(tmp_path: Path, zarr_format:
 
 
 def test_looking_whether_attributes_have_changed_costs_one_look_for_many_chunks() -> None:
-    store = WaitingStore(0.0)
-    for zarr_format, documents in ((3, {"v/zarr.json"}), (2, {"v/.zarray", "v/.zattrs"})):
-        data = xr.Dataset({"v": ("x", np.arange(1.0, 65.0))})
+    store, data = WaitingStore(0.0), xr.Dataset({"v": ("x", np.arange(1.0, 65.0))})
+    for zarr_format, documents in ((3, ["v/zarr.json"]), (2, ["v/.zarray", "v/.zattrs"])):
         encoding = {"v": {"chunks": (1,), "dtype": "int16", "scale_factor": 0.5}}
         to_zarr(data, store, encoding=encoding, mode="w", zarr_format=zarr_format)
-        old = pickle.loads(pickle.dumps(xr.open_dataset(store, engine="xzarr3", chunks={})))
-        with store.counted() as count, dask.config.set(scheduler="synchronous"):
+        old = pickle.loads(pickle.dumps(opened(store, chunks={})))
+        with store.counted() as count:
             old["v"].compute()
         looked_at = [key for _, key in count.requests if "/c/" not in key and not key[-1].isdigit()]
-        assert sorted(looked_at) == sorted(documents)
+        assert sorted(looked_at) == documents
 
 
 @pytest.mark.parametrize("region", ["auto", {"x": slice(1, 3)}])
@@ -690,14 +656,11 @@ def steps(start: int, n: int = 2, area: float = 1.0, *, lazily: bool = False) ->
 
 @pytest.mark.parametrize("lazily", [False, True])
 def test_to_zarr_append_refuses_other_values_of_what_does_not_grow(lazily: bool) -> None:
-    store = NotingStore()
+    store, more = NotingStore(), steps(2, lazily=lazily).assign(ref=7)
     to_zarr(steps(0).assign(ref=7), store, encoding={"area": {"chunks": (2,)}})
-    before, more = contents(store), steps(2, lazily=lazily).assign(ref=7)
     other = more.assign(area=more["area"] * xr.DataArray([1.0, 1.0, 9.0], dims="x"))
-    with pytest.raises(ValueError, match=r"'area' at \[2\] is 9\.0 here and 1\.0 in the store") as caught:
-        to_zarr(other, store, append_dim="time")
-    assert ".drop_vars(['area'])" in str(caught.value)
-    assert contents(store) == before
+    message = r"'area' at \[2\] is 9\.0 here and 1\.0 in the store(.|\n)*\.drop_vars\(\['area'\]\)"
+    refused(store, other, message, append_dim="time")
     store.changes.clear()
     to_zarr(more, store, append_dim="time")
     np.testing.assert_array_equal(open_dataset(store)["v"][:, 0], [0, 0, 2, 2])
@@ -748,9 +711,8 @@ def test_to_zarr_append_compares_values_as_they_are_stored(kind: str, zarr_forma
 def test_to_zarr_append_never_widens_what_does_not_grow() -> None:
     day = np.datetime64("2000-01-05", "ns")
     first, later = (xr.Dataset({"n": ("t", [0]), "ref": day + np.timedelta64(n, "h")}) for n in (0, 6))
-    store = to_zarr(first, encoding={"ref": {"units": "days since 2000-01-01", "dtype": "i8"}}).store
     message = r"times of variable 'ref'.*give the values that are stored"
-    refused(store, later, message, append_dim="t", widen_units=True)
+    refused(stored(first, ref=DAYS), later, message, append_dim="t", widen_units=True)
 
 
 NOLEAP = [cftime.DatetimeNoLeap(2000, 2, day) for day in range(1, 29)]
@@ -795,25 +757,22 @@ def test_to_zarr_append_refuses_labels_that_repeat_or_go_back(case: str, zarr_fo
 ])  # fmt: skip
 def test_to_zarr_append_accepts_labels_of_no_order_that_is_lost(there: list[Any], new: list[Any]) -> None:
     first, second = (xr.Dataset(coords={"x": np.array(labels, "f8")}) for labels in (there, new))
-    store = to_zarr(first).store
-    to_zarr(second, store, append_dim="x")
-    np.testing.assert_array_equal(xzarr3.open_array(store, "x"), [*there, *new])
+    group = to_zarr(second, to_zarr(first).store, append_dim="x")
+    np.testing.assert_array_equal(group["x"], [*there, *new])
 
 
 def test_to_zarr_append_checks_labels_in_widened_units() -> None:
-    encoding = {"time": {"units": "days since 2000-01-01", "dtype": "i8"}}
-    store = to_zarr(steps(0, 3), encoding=encoding).store
+    store = stored(steps(0, 3), time=DAYS)
     back = steps(2, 1).assign_coords(time=[np.datetime64("2000-01-02T06:00", "ns")])
-    with pytest.raises(ValueError, match=r"label 2000-01-02T06:00 of .* would follow 2000-01-03"):
-        to_zarr(back, store, append_dim="time", widen_units=True)
+    message = r"label 2000-01-02T06:00 of .* would follow 2000-01-03"
+    refused(store, back, message, append_dim="time", widen_units=True)
     to_zarr(back, store, append_dim="time", widen_units=True, check_labels=False)
     assert open_dataset(store)["time"].values[3] == back["time"].values[0]
 
 
 def test_to_zarr_region_refuses_labels_of_other_places(tmp_path: Path) -> None:
     to_zarr(steps(0, 4), tmp_path)
-    part = steps(10)[["v"]].drop_vars("x")
-    region = {"time": slice(1, 3)}
+    part, region = steps(10)[["v"]].drop_vars("x"), {"time": slice(1, 3)}
     message = r"'time' at \[1\] is 2000-01-11 here and 2000-01-02 in the store.*region="
     refused(tmp_path, part, message, region=region)
     to_zarr(part.assign_coords(time=steps(1)["time"]), tmp_path, region=region)

@@ -52,13 +52,11 @@ class ReadingStore(NotingStore):
 
 def tree(offset: int = 0) -> xr.DataTree:
     """Three groups, the lowest of which has what it inherits."""
-    return xr.DataTree.from_dict(
-        {
-            "/": xr.Dataset(attrs={"n": offset}, coords={"x": [1, 2, 3]}),
-            "/a": xr.Dataset({"v": ("x", np.arange(3) + offset)}, attrs={"n": offset}),
-            "/a/b": xr.Dataset({"w": (("x", "y"), np.arange(6.0).reshape(3, 2) + offset)}),
-        }
-    )
+    return xr.DataTree.from_dict({
+        "/": xr.Dataset(attrs={"n": offset}, coords={"x": [1, 2, 3]}),
+        "/a": xr.Dataset({"v": ("x", np.arange(3) + offset)}, attrs={"n": offset}),
+        "/a/b": xr.Dataset({"w": (("x", "y"), np.arange(6.0).reshape(3, 2) + offset)}),
+    })  # fmt: skip
 
 
 @pytest.mark.parametrize(("zarr_format", "chunked"), [(3, False), slow(2, True)])
