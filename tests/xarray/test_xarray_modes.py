@@ -72,9 +72,8 @@ def test_what_xarrays_own_tests_of_modes_do_not_write() -> None:
         new = dates().assign(a=base(3, start)["a"].variable.astype("f4")).transpose()
         to_zarr(new, store, mode=mode)
         np.testing.assert_array_equal(open_dataset(store)["a"], base(3, start)["a"])
-    for n, start in ((0, 3), (11, 3)):
-        more = dates(n, start).drop_vars("s").transpose()
-        to_zarr(more, store, append_dim="time")
+    for n in (0, 11):
+        to_zarr(dates(n, 3).drop_vars("s").transpose(), store, append_dim="time")
     found = open_dataset(store)
     xr.testing.assert_equal(found.isel(time=slice(3, None)), dates(11, 3).assign(s=found["s"]))
     assert found["a"].dims == ("time", "x")
@@ -108,22 +107,18 @@ def timed(n: int, start: int) -> xr.Dataset:
     return whole.isel(time=slice(start, start + n))
 
 
-TIME_UNITS = {"units": "hours since 2000-01-01", "dtype": "int64", "chunks": (4,)}
-UNITS: dict[str, dict[str, Any]] = {"time": TIME_UNITS, "a": {"chunks": (2, 4)}}
+HOURS = {"units": "hours since 2000-01-01", "dtype": "int64", "chunks": (4,)}
+UNITS: dict[str, dict[str, Any]] = {"time": HOURS, "a": {"chunks": (2, 4)}}
 CHANGES: dict[str, tuple[Made, dict[str, Any], bool]] = {
     "append": (lambda: timed(2, 3), {"append_dim": "time"}, True),
     "append lazily": (lambda: timed(2, 3).chunk(time=1), {"append_dim": "time"}, True),
-    "append and add": (
-        lambda: timed(2, 3).assign(n=("x", [1, 2, 3, 4])), {"append_dim": "time", "mode": "a-"}, True
-    ),
-    "widen": (
-        lambda: timed(2, 3).assign_coords(time=timed(2, 3)["time"] + np.timedelta64(30, "m")),
-        {"append_dim": "time", "widen_units": True}, True,
-    ),
+    "append and add": (lambda: timed(2, 3).assign(n=("x", [1, 2, 3, 4])),
+        {"append_dim": "time", "mode": "a-"}, True),
+    "widen": (lambda: timed(2, 3).assign_coords(time=timed(2, 3)["time"] + np.timedelta64(30, "m")),
+        {"append_dim": "time", "widen_units": True}, True),
     "add": (lambda: new_one().assign(m=("x", [2, 3, 4, 5])), {"mode": "a"}, True),
-    "region": (
-        lambda: timed(2, 7)[["a", "t2"]].drop_vars(["time", "x"]), {"region": {"time": slice(1, 3)}}, False
-    ),
+    "region": (lambda: timed(2, 7)[["a", "t2"]].drop_vars(["time", "x"]), {"region": {"time": slice(1, 3)}},
+        False),
 }  # fmt: skip
 """What is written to timed(3, 0), and whether it takes effect all at once."""
 
@@ -190,11 +185,9 @@ def test_killed_anywhere(name: str, zarr_format: Any, error: Any) -> None:
 @pytest.mark.usefixtures("_synchronous")
 @pytest.mark.parametrize("zarr_format", [3, 2])
 def test_consolidated_once_and_last(zarr_format: Any) -> None:
-    store = NotingStore()
+    store, last = NotingStore(), "zarr.json" if zarr_format == 3 else ".zmetadata"
     to_zarr(timed(3, 0), store, zarr_format=zarr_format)
-    last = "zarr.json" if zarr_format == 3 else ".zmetadata"
-    for name in ("append", "add"):
-        make, options, _ = CHANGES[name]
+    for make, options, _ in (CHANGES["append"], CHANGES["add"]):
         store.changes.clear()
         to_zarr(make(), store, **options)
         assert store.changes[-1] == last
@@ -288,9 +281,8 @@ def test_what_an_append_stored_of_others_is_erased_before_the_error_comes(tmp_pa
             raise ZeroDivisionError("after it")
         return block
 
-    blocks = da.ones((4, 4), chunks=(2, 4), dtype="i2").map_blocks(wait, dtype="i2", meta=np.empty((0, 0)))
     with pytest.raises(ZeroDivisionError, match="after it"), dask.config.set(num_workers=3):
-        to_zarr(integers(4, blocks), tmp_path, append_dim="time")
+        to_zarr(integers(4, ONES.map_blocks(wait, dtype="i2", meta=NO_VALUES)), tmp_path, append_dim="time")
     assert contents(tmp_path) == before
 
 
@@ -313,10 +305,9 @@ def test_who_interrupts_while_documents_are_stored(at: int) -> None:
     store.left = at
     with pytest.raises(KeyboardInterrupt) if at < 6 else nullcontext():  # Six variables grow.
         to_zarr(timed(2, 3), store, append_dim="time")
-    n = 3 if at < 6 else 5
+    n, store.left = 3 if at < 6 else 5, float("inf")
     for consolidated in (True, False):
         xr.testing.assert_identical(read(store, consolidated=consolidated), timed(n, 0).load())
-    store.left = float("inf")
     to_zarr(timed(2, n), store, append_dim="time")
     xr.testing.assert_identical(read(store, consolidated=True), timed(n + 2, 0).load())
 
@@ -466,6 +457,9 @@ def test_many_variables_are_appended_together() -> None:
     xr.testing.assert_identical(read(store, consolidated=True), wide(5, 0))
 
 
+NO_VALUES, ONES = np.empty((0, 0)), da.ones((4, 4), chunks=(2, 4), dtype="i2")
+
+
 def integers(n: int, blocks: Any = None) -> xr.Dataset:
     values = np.arange(n * 4).reshape(n, 4).astype("i2") if blocks is None else blocks
     return xr.Dataset({"i": (("time", "x"), values)})
@@ -475,8 +469,7 @@ def integers(n: int, blocks: Any = None) -> xr.Dataset:
 @pytest.mark.parametrize("options", [{"append_dim": "time"}, {"group": "new"}], ids=str)
 def test_what_a_straggling_task_of_a_failed_write_gives_is_not_stored(tmp_path: Path, options: Any) -> None:
     to_zarr(integers(6), tmp_path, encoding={"i": {"chunks": (2, 2)}})
-    before = contents(tmp_path)
-    begun, failed, given = threading.Event(), threading.Event(), threading.Event()
+    before, begun, failed, given = contents(tmp_path), *(threading.Event() for _ in range(3))
 
     def block(values: Any, block_info: Any = None) -> Any:
         if block_info[0]["chunk-location"][0] == 0:
@@ -487,7 +480,7 @@ def test_what_a_straggling_task_of_a_failed_write_gives_is_not_stored(tmp_path: 
         given.set()
         return values
 
-    ones = da.ones((4, 4), chunks=(2, 4)).map_blocks(block, dtype="f8", meta=np.empty((0, 0)))
+    ones = da.ones((4, 4), chunks=(2, 4)).map_blocks(block, dtype="f8", meta=NO_VALUES)
     with ThreadPoolExecutor(2) as pool:
         threads = {"scheduler": "threads", "pool": pool}
         with pytest.raises(ZeroDivisionError):
@@ -504,8 +497,7 @@ def test_a_copy_of_a_failed_append_stores_nothing_more(tmp_path: Path) -> None:
     options: Any = {"consolidated": None, "region": None, "write_empty_chunks": None, "zarr_format": None}
     options.update(write_inherited_coords=False, widen_units=False, resume=False)
     asked = WriteOptions(mode="a", encoding={}, append_dim="time", **options)
-    lazy = integers(4, da.ones((4, 4), chunks=(2, 4), dtype="i2"))
-    (write,) = commits(compare(nodes_of(lazy, "", asked), store, asked))
+    (write,) = commits(compare(nodes_of(integers(4, ONES), "", asked), store, asked))
     write.begin()
     here, there = write.jobs[0].target, pickle.loads(pickle.dumps(write.jobs[0].target))
     there[6:8] = 7
@@ -516,16 +508,15 @@ def test_a_copy_of_a_failed_append_stores_nothing_more(tmp_path: Path) -> None:
         with pytest.raises(ConflictError):
             target[6:8] = 7
     assert contents(tmp_path) == before
-    to_zarr(lazy, store, append_dim="time")
+    to_zarr(integers(4, ONES), store, append_dim="time")
     assert (xzarr3.open_array(store, "i")[6:] == 1).all()
 
 
 def test_what_lies_behind_an_array_is_not_shown_by_the_next_append(tmp_path: Path) -> None:
-    for blocks in (np.zeros((4, 4), "i2"), da.zeros((4, 4), chunks=(2, 4), dtype="i2")):
+    for blocks in (np.zeros((4, 4), "i2"), ONES * 0):
         to_zarr(integers(6), tmp_path, mode="w", encoding={"i": {"chunks": (2, 2)}})
-        chunk = (tmp_path / "i" / "c" / "0" / "1").read_bytes()
-        (tmp_path / "i" / "c" / "4").mkdir()
-        (tmp_path / "i" / "c" / "4" / "1").write_bytes(chunk)
+        (tmp_path / "i/c/4").mkdir()
+        (tmp_path / "i/c/4/1").write_bytes((tmp_path / "i/c/0/1").read_bytes())
         to_zarr(integers(4, blocks), tmp_path, append_dim="time")
         assert not xzarr3.open_array(tmp_path, "i")[6:].any()
 
@@ -551,14 +542,11 @@ def test_after_a_killed_append_nobody_waits_on_the_same_host(
     more = timed(2, 3).chunk(time=1)
 
     def last(block: Any, block_info: Any = None) -> Any:
-        if block_info[0]["chunk-location"][0]:
-            os._exit(3)
-        return block
+        return os._exit(3) if block_info[0]["chunk-location"][0] else block
 
     def append() -> None:
         killed = more.assign(a=more["a"].copy(data=more["a"].data.map_blocks(last, dtype="f8")))
-        with dask.config.set(scheduler="synchronous"):
-            to_zarr(killed, tmp_path, append_dim="time")
+        to_zarr(killed, tmp_path, append_dim="time", chunkmanager_store_kwargs={"scheduler": "synchronous"})
 
     with processes(append) as (process,):
         assert os.waitstatus_to_exitcode(process.wait(300)) == 3

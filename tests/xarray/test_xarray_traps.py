@@ -726,10 +726,8 @@ LABELS: dict[str, tuple[Any, Any, str, str]] = {
     "back within the dataset": ([1, 3], [5, 4], "label 4 .* would follow 5", "is 3;"),
     "forth where they decrease": ([3, 1], [2], "would follow 1, though the labels decrease", "is 1;"),
     "turning after one": ([1], [0, 2], "label 2 .* would follow 0, though the labels decrease", "is 1;"),
-    "times": (
-        TWO_DAYS, np.array(["2000-01-01"], "M8[s]"), "label 2000-01-01 of .* would follow 2000-01-03",
-        "is 2000-01-03;",
-    ),
+    "times": (TWO_DAYS, np.array(["2000-01-01"], "M8[s]"), "label 2000-01-01 of .* would follow 2000-01-03",
+        "is 2000-01-03;"),
     "other calendars": (NOLEAP[3:5], NOLEAP[4:6], "label 2000-02-05 .* there twice", "is 2000-02-05"),
     "lengths of time": (HOURS, HOURS[1:], "label 0 days 02:00:00 .* there twice", "is 0 days 02:00:00;"),
     "text": (["a", "b"], ["c", "b"], "label 'b' .* there twice", "is 'b';"),
