@@ -25,17 +25,14 @@ FORMATS: list[dict[str, Any]] = [
 @st.composite
 def parts(draw: st.DrawFn) -> tuple[list[np.ndarray[Any, Any]], int]:
     """Arrays that differ in one dimension, and that dimension."""
-    ndim = draw(st.integers(1, 3))
-    shape = [draw(LENGTHS) for _ in range(ndim)]
-    axis = draw(st.integers(0, ndim - 1))
-    lengths = draw(st.lists(LENGTHS, min_size=1, max_size=5))
+    shape = draw(st.lists(LENGTHS, min_size=1, max_size=3))
+    axis, lengths = draw(st.integers(0, len(shape) - 1)), draw(st.lists(LENGTHS, min_size=1, max_size=5))
     shape[axis] = sum(lengths)
     whole = np.arange(np.prod(shape), dtype="i4").reshape(shape)
     return np.split(whole, np.cumsum(lengths)[:-1], axis), axis
 
 
-def stored(values: np.ndarray[Any, Any], options: dict[str, Any]) -> xzarr3.Array:
-    """An array in memory with these values."""
+def stored(values: np.ndarray[Any, Any], **options: Any) -> xzarr3.Array:
     return xzarr3.create_array(xzarr3.MemoryStore(), data=values, **options)
 
 
@@ -46,7 +43,6 @@ def indices(draw: st.DrawFn, size: int, number: int) -> np.ndarray[Any, Any]:
 
 
 def check_every_selection(data: st.DataObject, array: Any, model: np.ndarray[Any, Any]) -> None:
-    """Compare selections of each kind with numpy's."""
     assert array.shape == model.shape
     chosen = data.draw(selections(model.shape))
     np.testing.assert_array_equal(array[chosen], model[chosen])
@@ -64,14 +60,14 @@ def check_every_selection(data: st.DataObject, array: Any, model: np.ndarray[Any
         for axis in data.draw(st.sets(st.integers(0, model.ndim - 1), min_size=1)):
             some[axis] = points[axis].reshape(2, -1) if number % 2 == 0 else points[axis]
         np.testing.assert_array_equal(array[tuple(some)], model[tuple(some)])
-    mask = np.array(data.draw(st.lists(st.booleans(), min_size=model.size, max_size=model.size)), bool)
-    mask = mask.reshape(model.shape)
+    mask = data.draw(st.lists(st.booleans(), min_size=model.size, max_size=model.size))
+    mask = np.array(mask, bool).reshape(model.shape)
     np.testing.assert_array_equal(array.get_mask_selection(mask), model[mask])
 
 
 def many(data: st.DataObject, arrays: list[np.ndarray[Any, Any]]) -> list[xzarr3.Array]:
     layouts = FORMATS if arrays[0].ndim else [{}]
-    return [stored(values, data.draw(st.sampled_from(layouts))) for values in arrays]
+    return [stored(values, **data.draw(st.sampled_from(layouts))) for values in arrays]
 
 
 @settings(max_examples=80)
@@ -93,20 +89,18 @@ def test_stack_selects_as_numpy(data: st.DataObject, shape: list[int], number: i
 @given(st.data(), parts())
 def test_blocks_and_tasks_cover_a_joined_array(data: st.DataObject, given_: Any) -> None:
     arrays, axis = given_
-    array = xzarr3.concat(many(data, arrays), axis)
-    model = np.concatenate(arrays, axis)
+    array, model = xzarr3.concat(many(data, arrays), axis), np.concatenate(arrays, axis)
     found = np.full_like(model, -1)
     for task in array.chunk_tasks():
         found[task.selection] = task()
     np.testing.assert_array_equal(found, model)
     assert tuple(map(sum, array.write_chunk_sizes)) == model.shape
-    ends = np.cumsum([each.shape[axis] for each in arrays])
-    blocks = np.cumsum(array.write_chunk_sizes[axis])
+    ends, blocks = np.cumsum([each.shape[axis] for each in arrays]), np.cumsum(array.write_chunk_sizes[axis])
     assert {*ends.tolist()} - {0} <= {*blocks.tolist()}, "each array ends where a block ends"
 
 
 def test_joined_arrays_can_be_joined_again() -> None:
-    arrays = [stored(np.arange(6).reshape(2, 3) + 10 * at, {}) for at in range(4)]
+    arrays = [stored(np.arange(6).reshape(2, 3) + 10 * at) for at in range(4)]
     whole = xzarr3.concat([xzarr3.concat(arrays[:2], 1), xzarr3.concat(arrays[2:], 1)], 0)
     model = np.block([[each.get() for each in row] for row in (arrays[:2], arrays[2:])])
     np.testing.assert_array_equal(whole[...], model)
@@ -116,7 +110,7 @@ def test_joined_arrays_can_be_joined_again() -> None:
 
 def test_fields_of_structured_elements_are_selected() -> None:
     values = [np.array([(at, at / 2)] * 2, [("a", "i4"), ("b", "f8")]) for at in range(3)]
-    array, model = xzarr3.concat([stored(each, {}) for each in values], 0), np.concatenate(values)
+    array, model = xzarr3.concat([stored(each) for each in values], 0), np.concatenate(values)
     np.testing.assert_array_equal(array["b", 1:5], model["b"][1:5])
     np.testing.assert_array_equal(array.get_basic_selection(slice(3), fields="a"), model["a"][:3])
     for index in (6, -7, (0, 0), "c"):

@@ -44,8 +44,7 @@ def is_ours(array: xr.DataArray | xr.Variable) -> bool:
     assert isinstance(array.data, da.Array)
     layers = array.data.dask.layers
     layer = layers[array.data.name]
-    if isinstance(layer, SelectLayer):
-        layer = layers[layer.source]
+    layer = layers[layer.source] if isinstance(layer, SelectLayer) else layer
     read = getattr(layer.indices[0][0], "read", None) if hasattr(layer, "indices") else None
     return read is not None and read.__module__ in ("xzarr3.xarray.chunked", "xzarr3.dask.array")
 
@@ -85,10 +84,9 @@ def test_all_that_is_opened_makes_arrays_of_its_own(packed: str) -> None:
 def test_what_is_asked_for_in_other_words_is_made_by_others(packed: str) -> None:
     lazy = ours(packed)["tas"].variable
     for found in (
-        lazy.chunk({"time": 6}, chunked_array_type=OwnManager()),
-        lazy.chunk({"time": 6}, lock=True),
+        lazy.chunk({"time": 6}, chunked_array_type=OwnManager()), lazy.chunk({"time": 6}, lock=True),
         ours(packed, chunks={}, from_array_kwargs={"asarray": False})["tas"].variable,
-    ):
+    ):  # fmt: skip
         assert not is_ours(found)
         np.testing.assert_array_equal(found, theirs(packed)["tas"])
     inlined = ours(packed, chunks={}, inline_array=True)["tas"]
@@ -116,23 +114,12 @@ def test_chunks_of_what_was_opened_without(packed: str, chunks: Any) -> None:
 class OwnManager(DaskManager):
     """Another manager of chunked arrays, which is not asked about dask's."""
 
-    made: list[Any]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made = []
-
-    def from_array(self, data: Any, chunks: Any, **options: Any) -> Any:
-        self.made.append(chunks)
-        return super().from_array(data, chunks, **options)
-
 
 def hourly(hours: int) -> tuple[Any, xr.Dataset]:
     """A store that keeps count, and 4800 hours of values that are in it, in chunks of so many hours."""
-    store = recording()
-    rng = np.random.default_rng(1)
+    store, values = recording(), np.random.default_rng(1).normal(size=(4800, 6))
     hour = np.datetime64("2001-01-01", "ns") + np.arange(4800) * np.timedelta64(1, "h")
-    data = xr.Dataset({"t": (("time", "x"), rng.normal(size=(4800, 6)))}, {"time": hour})
+    data = xr.Dataset({"t": (("time", "x"), values)}, {"time": hour})
     # What is not in one chunk is read by requests of its own, which are not counted here.
     xzarr3.to_zarr(data, store, encoding={"t": {"chunks": (hours, 6)}, "time": {"chunks": (4800,)}})
     return store, data
@@ -179,17 +166,15 @@ def test_names_are_readable_and_tell_what_is_read(packed: str) -> None:
     for same in (tas[...], ours(packed, chunks={})["tas"], pickle.loads(pickle.dumps(dataset))["tas"]):
         assert name(same) == name(tas)
     assert name(ours(packed)["tas"].chunk()) == name(ours(packed)["tas"].chunk())
-    lazy = ours(packed)
-    token = dask.base.tokenize(lazy)
-    assert token == dask.base.tokenize(lazy.copy(deep=True)) == dask.base.tokenize(ours(packed).load())
-    assert token != dask.base.tokenize(lazy + 1)
+    lazy, tokenize = ours(packed), dask.base.tokenize
+    assert tokenize(lazy) == tokenize(lazy.copy(deep=True)) == tokenize(ours(packed).load())
+    assert tokenize(lazy) != tokenize(lazy + 1)
 
 
 def test_variables_are_plain_once_they_are_loaded(packed: str) -> None:
     dataset = ours(packed)
     lazy = dataset["tas"].variable
-    assert type(lazy) is not xr.Variable
-    assert type(lazy).__name__ == "Variable"
+    assert (type(lazy) is xr.Variable, type(lazy).__name__) == (False, "Variable")
     assert isinstance(lazy, xr.Variable)
     assert repr(lazy) == repr(theirs(packed)["tas"].variable)
     plain: list[Any] = [
@@ -221,9 +206,6 @@ def test_loading_asynchronously_takes_few_rounds() -> None:
     assert count.rounds <= 12
 
 
-SCALES = (None, 0.01, 2, 1e-30, np.float32(0.1), np.float64(0.1), np.int16(3))
-
-
 def _packed_store(dtype: str, chunks: Any, shards: Any, **attributes: Any) -> xzarr3.Store:
     rng = np.random.default_rng(1)
     kind, shape = np.dtype(dtype), (70, 33, 40)
@@ -235,9 +217,9 @@ def _packed_store(dtype: str, chunks: Any, shards: Any, **attributes: Any) -> xz
         info = np.iinfo(kind)
         values = rng.integers(info.min, info.max, shape, kind, endpoint=True)
     values[5:9, ::3] = kind.type(7)
-    attributes = {key: np.asarray(value).item() for key, value in attributes.items()}
-    options: dict[str, Any] = {"chunks": chunks, "shards": shards, "dimension_names": ["x", "y", "z"]}
-    return xzarr3.create_array(xzarr3.MemoryStore(), "a", data=values, attributes=attributes, **options).store
+    options: Any = {"chunks": chunks, "shards": shards, "dimension_names": ["x", "y", "z"]}
+    options["attributes"] = {key: np.asarray(value).item() for key, value in attributes.items()}
+    return xzarr3.create_array(xzarr3.MemoryStore(), "a", data=values, **options).store
 
 
 ATTRIBUTES: dict[str, st.SearchStrategy[Any]] = {
@@ -283,16 +265,12 @@ def test_unpacked_bit_by_bit(dtype: str, attributes: dict[str, Any], layout: Any
         assert found.dtype == expected.dtype
         assert found.encoding.get("dtype") == expected.encoding.get("dtype")
         part = found.isel(dict(zip("xyz", index, strict=False))).values
-        assert same_bits(part, _outer(expected.values, index))
+        wanted = expected.values
+        for axis in reversed(range(len(index))):  # Each index by itself, as xarray has it.
+            wanted = wanted[(slice(None),) * axis + (index[axis],)]
+        assert same_bits(part, np.asarray(wanted))
         assert same_bits(ours(store, chunks={})["a"].compute().values, expected.values)
     assert found.attrs == expected.attrs
-
-
-def _outer(values: np.ndarray[Any, Any], index: tuple[Any, ...]) -> np.ndarray[Any, Any]:
-    """Each index by itself, as xarray has it."""
-    for axis in reversed(range(len(index))):
-        values = values[(slice(None),) * axis + (index[axis],)]
-    return np.asarray(values)
 
 
 def test_numpys_errors_are_raised_in_all_threads() -> None:
@@ -392,10 +370,9 @@ def test_threads_may_load_what_others_select_of(packed: str, chunks: Any) -> Non
     variables = [data["tas"].variable.copy(deep=False) for _ in range(40)]
 
     def select() -> None:
-        for variable in variables:
-            for _ in range(3):
-                assert variable.copy(deep=False).isel(time=slice(0, 2)).shape == expected.shape
-                assert variable.chunk({"time": 1}).isel(time=slice(0, 2)).shape == expected.shape
+        for variable in [each for each in variables for _ in range(3)]:
+            for each in (variable.copy(deep=False), variable.chunk({"time": 1})):
+                assert each.isel(time=slice(0, 2)).shape == expected.shape
 
     run_threads(select, lambda: [variable.load() for variable in variables], select)
     assert all(isinstance(variable._data, np.ndarray) for variable in variables)

@@ -37,13 +37,9 @@ pytestmark = [pytest.mark.filterwarnings(each) for each in QUIET]
 
 
 @pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
-    return Stores(tmp_path_factory.mktemp("corpus"))
-
-
-@pytest.fixture(scope="module")
-def corpus(stores: Stores) -> dict[str, str]:
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Paths of what xarray's own engine wrote in version 3."""
+    stores = Stores(tmp_path_factory.mktemp("corpus"))
     return {name: stores(name) for name in CORPUS}
 
 
@@ -95,8 +91,7 @@ def test_very_many_chunks_of_several_lengths_are_not_listed() -> None:
     document["chunk_grid"] = {"name": "rectilinear", "configuration": lengths}
     store.set("a/zarr.json", json.dumps(document).encode())
     found = ours(store)["a"]
-    assert found.encoding["chunks"] == (4,)
-    assert found[[0, 5, 10**9]].values.tolist() == [0, 0, 0]
+    assert (found.encoding["chunks"], found[[0, 5, 10**9]].values.tolist()) == ((4,), [0, 0, 0])
 
 
 def test_codecs_that_numcodecs_lacks_are_kept_as_they_are_in_the_document(tmp_path: Path) -> None:
@@ -138,30 +133,27 @@ def test_what_is_opened_of_version_2_is_written_by_the_zarr_engine(kind: str, tm
     if kind == "gzip":  # its header says when it was made
         one, other = one[:4] + one[8:], other[:4] + other[8:]
     assert one == other
-    if kind == "nothing":
-        found.to_zarr(tmp_path / "c", zarr_format=3, consolidated=False)
-    else:
+    if kind != "nothing":
         with pytest.raises(TypeError, match=r"Expected an? .*Codec\. Got <class 'numcodecs"):
             found.to_zarr(tmp_path / "d", zarr_format=3, consolidated=False)
-        found.drop_encoding().to_zarr(tmp_path / "c", zarr_format=3, consolidated=False)
-    xr.testing.assert_identical(theirs(tmp_path / "c"), theirs(tmp_path / "a"))
+    plain = found if kind == "nothing" else found.drop_encoding()
+    plain.to_zarr(tmp_path / "c", zarr_format=3, consolidated=False)
     xzarr3.to_zarr(found, tmp_path / "e", zarr_format=3)
-    xr.testing.assert_identical(theirs(tmp_path / "e"), theirs(tmp_path / "a"))
+    for name in "ce":
+        xr.testing.assert_identical(theirs(tmp_path / name), theirs(tmp_path / "a"))
 
 
 def test_dimensions_as_netcdf_has_them(tmp_path: Path) -> None:
-    path = str(tmp_path / "a.zarr")
-    group = zarr.create_group(path, zarr_format=2, attributes={"title": "t", "_NCProperties": "version=2"})
+    attributes = {"title": "t", "_NCProperties": "version=2"}
+    group = zarr.create_group(tmp_path, zarr_format=2, attributes=attributes)
     group.create_array("a", shape=(2, 3), dtype="i2", fill_value=None)[:] = np.arange(6).reshape(2, 3)
-    (tmp_path / "a.zarr" / "a" / ".zattrs").write_text('{"units": "K", "_NCZARR_ATTR": {"types": {}}}')
-    document = json.loads((tmp_path / "a.zarr" / "a" / ".zarray").read_text())
+    (tmp_path / "a/.zattrs").write_text('{"units": "K", "_NCZARR_ATTR": {"types": {}}}')
+    document = json.loads((tmp_path / "a/.zarray").read_text())
     document["_NCZARR_ARRAY"] = {"dimrefs": ["/y", "/deep/x"], "storage": "chunked"}
-    (tmp_path / "a.zarr" / "a" / ".zarray").write_text(json.dumps(document))
-    found = ours(path)
-    assert found["a"].dims == ("y", "x")
-    assert found["a"].attrs == {"units": "K"}
-    assert found.attrs == {"title": "t"}
-    check_same(found, theirs(path))
+    (tmp_path / "a/.zarray").write_text(json.dumps(document))
+    found = ours(tmp_path)
+    assert (found["a"].dims, found["a"].attrs, found.attrs) == (("y", "x"), {"units": "K"}, {"title": "t"})
+    check_same(found, theirs(tmp_path))
 
 
 KEPT = sorted(Path(__file__).parents[1].joinpath("data").glob("xarray-*/*.json"))
@@ -180,11 +172,10 @@ def test_what_other_versions_of_xarray_wrote(expected: Path) -> None:
     for name, record in arrays.items():
         assert raw[name].shape == tuple(record["shape"])
         assert list(raw[name].dims) == record["names"]
-        if record["dtype"] == "str":
-            assert raw[name].values.tolist() == record["values"]
-        else:
-            values = np.frombuffer(b64decode(record["values"]), record["dtype"]).reshape(record["shape"])
-            np.testing.assert_array_equal(raw[name].values, values)
+        values = record["values"]
+        if record["dtype"] != "str":
+            values = np.frombuffer(b64decode(values), record["dtype"]).reshape(record["shape"])
+        np.testing.assert_array_equal(raw[name].values, values)
     xr.testing.assert_equal(found["packed"] * 1, theirs(path)["packed"])
 
 
@@ -304,10 +295,8 @@ def test_selections_read_no_chunk_twice_and_none_in_vain() -> None:
     assert read(indexing.VectorizedIndexer((far, far))) == ["c/0/0", "c/9/9"]
     every, near = np.arange(100)[:, None], np.array([[3, 7, 3]])
     assert read(indexing.VectorizedIndexer((every, near))) == sorted(f"c/{n}/0" for n in range(10))
-    series = indexing.VectorizedIndexer(
-        tuple(np.broadcast_to(index, (100, 3)).copy() for index in (every, near))
-    )
-    assert read(series) == sorted(f"c/{n}/0" for n in range(10))
+    series = (np.broadcast_to(index, (100, 3)).copy() for index in (every, near))
+    assert read(indexing.VectorizedIndexer(tuple(series))) == sorted(f"c/{n}/0" for n in range(10))
 
 
 def test_series_at_stations_are_no_points_of_their_own() -> None:
@@ -383,19 +372,16 @@ def test_open_dataset_names_without_a_variable(tmp_path: Path, open_it: Any, con
 
 def test_names_of_dask_arrays_change_with_the_content_behind_a_path(tmp_path: Path) -> None:
     """As far as this process changes it; what another library writes into a chunk is not noticed."""
-    path = tmp_path / "a b"
+    path, names = tmp_path / "a b", set()
     xzarr3.to_zarr(CORPUS["bare"](), path)
-    forms: list[Any] = [path, str(path), path.as_uri()]
-    names = set()
-    for form in forms:
+    for form in (path, str(path), path.as_uri()):
         dataset = xzarr3.open_dataset(form, chunks={})
         assert dataset.encoding["source"] == str(path)
         names.add(dataset["a"].data.name)
     assert len(names) == 1
     assert "source" not in xzarr3.open_dataset(xzarr3.LocalStore(path)).encoding
-    array = xzarr3.open_array(path, "a", mode="r+")
     by_zarr_python = zarr.open_array(str(path), path="a", mode="r+")
-    for number, change in ((2, array), (3, by_zarr_python)):
+    for number, change in ((2, xzarr3.open_array(path, "a", mode="r+")), (3, by_zarr_python)):
         before = (path / "a/c/0/0").stat().st_mtime_ns
         change[0, 0] = 100 * number
         while (path / "a/c/0/0").stat().st_mtime_ns == before:  # Clocks of file systems may be coarse.
