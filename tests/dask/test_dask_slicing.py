@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import pickle
+import re
 import subprocess
 import sys
 import textwrap
@@ -48,14 +49,14 @@ def _made(*shape: int, where: Any = None, **options: Any) -> tuple[Array, np.nda
 
 def _same(found: da.Array, expected: da.Array, values: np.ndarray[Any, Any]) -> None:
     """A selection is what dask makes of it, but has no empty blocks beside others."""
-    assert (found.shape, found.dtype, found.ndim) == (values.shape, values.dtype, values.ndim)
     chunks = tuple(tuple(filter(None, along)) or (0,) for along in expected.chunks)
     assert found.chunks in ((chunks,) if isinstance(found, ZarrArray) else (chunks, expected.chunks))
     assert all(type(length) is int for along in found.chunks for length in along)
+    for name in ("shape", "dtype", "ndim", "size"):
+        assert getattr(found, name) == getattr(values, name), name
     assert found.numblocks == tuple(map(len, found.chunks))
     assert found.npartitions == math.prod(found.numblocks)
     assert found.chunksize == tuple(map(max, found.chunks))
-    assert found.size == values.size
     assert found._meta.shape == (0,) * found.ndim
     np.testing.assert_array_equal(found.compute(**SYNC), values, strict=True)
 
@@ -100,9 +101,8 @@ def _selections(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
 @given(st.data())
 def test_any_selections_are_those_of_dask(data: st.DataObject) -> None:
     dimensions = data.draw(st.lists(_dimensions(), max_size=3))
-    array, values = _made(
-        *(size for size, _ in dimensions), chunks=tuple(chunks for _, chunks in dimensions) or ()
-    )
+    shape, chunks = (tuple(each[at] for each in dimensions) for at in (0, 1))
+    array, values = _made(*shape, chunks=chunks)
     blocks = tuple(data.draw(_blocks(size)) for size in values.shape)
     found = from_zarr(array, chunks=data.draw(st.sampled_from(["units", "grouped", -1, 4, blocks])))
     expected = da.from_array(values, chunks=found.chunks or ())
@@ -144,9 +144,8 @@ def test_what_dask_refuses_is_refused_in_the_same_way(index: Any) -> None:
     array, values = _made(30, 40, chunks=10)
     with pytest.raises(Exception) as theirs:  # noqa: PT011
         da.from_array(values, chunks=10)[index].compute(**SYNC)
-    with pytest.raises(type(theirs.value)) as ours:
+    with pytest.raises(type(theirs.value), match=f"^{re.escape(str(theirs.value))}$"):
         from_zarr(array, chunks="units")[index].compute(**SYNC)
-    assert str(ours.value) == str(theirs.value)
 
 
 @pytest.mark.parametrize("index", [
@@ -219,7 +218,7 @@ def test_selections_are_computed_together_with_what_was_persisted(keep: Any) -> 
     """Of two layers of one name dask takes the last one, which may hold values and answer nothing."""
     array, values = _made(10, 6, chunks=(4, 3))
     lazy = from_zarr(array, chunks="units")
-    (kept,) = keep(lazy, **({} if keep is dask.optimize else SYNC))
+    (kept,) = keep(lazy)
     assert kept.name == lazy.name
     for both in ((lazy[1:9, ::-1], kept), (kept, lazy[1:9, ::-1]), (lazy[1:9, ::-1], lazy[3], kept, lazy)):
         for lazily, found in zip(both, dask.compute(*both, **SYNC), strict=True):
@@ -278,9 +277,8 @@ def test_only_inner_chunks_that_are_selected_are_read_and_once() -> None:
     lazy = from_zarr(store, chunks="units")
     index, chunk = 16 * 16 + 4, 10 * 10 * 4
     for select, chunks in (
-        (lambda x: (x[25, 3:9],), 1),
-        (lambda x: (x[25, 3:9], x[22:24, 5:].sum(0), x[3, 3]), 6),
-    ):
+        (lambda x: (x[25, 3:9],), 1), (lambda x: (x[25, 3:9], x[22:24, 5:].sum(0), x[3, 3]), 6)
+    ):  # fmt: skip
         with store.recorded() as requests:
             found = dask.compute(*select(lazy), **SYNC)
         for one, expected in zip(found, select(values), strict=True):
@@ -335,13 +333,11 @@ def test_query_planning_of_dask_is_refused_in_words(tmp_path: Path) -> None:
         dask.config.set({"array.query-planning": True})
         import dask.array as da, numpy as np, xarray as xr, xzarr3
         array, lazy = xzarr3.open_array(sys.argv[1]), da.ones(10, chunks=5)
-        store = xzarr3.MemoryStore()
-        xzarr3.create_array(store, "t", data=np.arange(3.0), dimension_names=["x"])
+        store = xzarr3.to_zarr(xr.Dataset({"t": ("x", np.arange(3.0))})).store
         for work in (
-            lambda: xzarr3.from_zarr(array),
-            lambda: xzarr3.store(lazy, array),
+            lambda: xzarr3.from_zarr(array), lambda: xzarr3.store(lazy, array),
             lambda: xr.open_dataset(store, engine="xzarr3", chunks={}),
-            lambda: xzarr3.to_zarr(xr.Dataset({"a": ("x", lazy)}), xzarr3.MemoryStore()),
+            lambda: xzarr3.to_zarr(xr.Dataset({"a": ("x", lazy)})),
         ):
             try:
                 work()
@@ -366,7 +362,6 @@ def test_there_are_tasks_for_needed_blocks_only() -> None:
 
 
 def test_dask_reads_from_an_array_what_it_needs() -> None:
-    """The arrays are duck arrays, which dask indexes itself: see test_dask.py."""
     store = RecordingStore(MemoryStore())
     array, values = _made(30, 40, where=store, chunks=(10, 20), compressors=None)
     lazy = da.from_array(array, chunks=array.chunks)
@@ -412,11 +407,8 @@ def test_names_are_the_same_in_every_process(local_store: LocalStore) -> None:
     expected = [from_zarr(array, chunks=7)[5, ::-3].name, from_zarr(array).name]
     for twin in (xzarr3.open_array(local_store.root, "a/air"), pickle.loads(pickle.dumps(array))):
         assert from_zarr(twin).name == expected[1]
-    program = """
-        import sys, xzarr3
-        print(xzarr3.from_zarr(sys.argv[1], 'a/air', chunks=7)[5, ::-3].name)
-        print(xzarr3.from_zarr(sys.argv[1], 'a/air').name)
-    """
+    lazy = "xzarr3.from_zarr(sys.argv[1], 'a/air'"
+    program = f"import sys, xzarr3; print({lazy}, chunks=7)[5, ::-3].name, {lazy}).name, sep='\\n')"
     for seed in ("1", "2"):
         assert printed_by(program, local_store.root, PYTHONHASHSEED=seed) == expected
     memory, _ = _made(30)
@@ -441,10 +433,8 @@ def test_prefixes_say_what_is_read(path: str, prefix: str, split: str) -> None:
 def test_the_root_says_nothing_about_an_array(local_store: LocalStore, tmp_path: Path) -> None:
     """Whatever else is written to a store, the names of an array stay."""
     shapes: dict[str, Any] = {"many": (1000, 2), "flat": 5000, "few": 10}
-    arrays = [
-        xzarr3.create_array(local_store, name, shape=shape, chunks=1, dtype="i1")
-        for name, shape in shapes.items()
-    ]
+    options: dict[str, Any] = {"chunks": 1, "dtype": "i1"}
+    arrays = [xzarr3.create_array(local_store, name, shape=shapes[name], **options) for name in shapes]
     for array in arrays:
         array[0] = 1
     before = [from_zarr(array).name for array in arrays]
@@ -481,15 +471,11 @@ def test_results_are_plain_dask_arrays() -> None:
     assert (kept.name, kept.chunks) == (selected.name, selected.chunks)
     row = np.concatenate([block.compute(**SYNC) for block in selected.to_delayed()[0]], 1)
     for found, wanted in (
-        (kept[1:3].compute(**SYNC), expected[1:3]),
-        ((expected + selected).compute(**SYNC), expected * 2),
-        ((da.ones(20) * selected).compute(**SYNC), expected),
-        (dask.compute({"a": [selected]}, **SYNC)[0]["a"][0], expected),
-        (dask.delayed(np.sum)(selected).compute(**SYNC), expected.sum()),
-        (np.asarray(selected), expected),
-        (row, expected[:7]),
-    ):
-        np.testing.assert_array_equal(found, wanted)
+        (kept[1:3], expected[1:3]), (expected + selected, expected * 2), (da.ones(20) * selected, expected),
+        (dask.compute({"a": [selected]}, **SYNC)[0]["a"][0], expected), (selected, expected),
+        (dask.delayed(np.sum)(selected).compute(**SYNC), expected.sum()), (row, expected[:7]),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(np.asarray(found), wanted)
     assert len(selected) == 17
     assert "read-zarr-root" in repr(selected)
     assert "30" in lazy._repr_html_()
@@ -589,5 +575,4 @@ def test_xarray_takes_it_for_an_array_of_dask() -> None:
     np.testing.assert_array_equal(selected.compute(**SYNC), values[5, 10:20])
     assert data.a.chunk({"x": 40}).data.numblocks == (3, 1)
     assert {type(lazy), da.Array} == {da.Array}
-    assert type(lazy) is not da.Array
-    assert type(pickle.loads(pickle.dumps(lazy))) is type(lazy)
+    assert (type(lazy) is da.Array, type(pickle.loads(pickle.dumps(lazy))) is type(lazy)) == (False, True)

@@ -8,9 +8,11 @@ import pickle
 import warnings
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import cloudpickle
 import dask
@@ -38,14 +40,14 @@ from xzarr3.dask.write_layer import Tiles
 from xzarr3.grid import Steps
 
 Values = np.ndarray[Any, np.dtype[Any]]
+NOTHING = np.empty((0, 0))
 
 
 class CountingStore(MemoryStore):
-    """Remembers how often each value was written."""
-
     def __init__(self) -> None:
         super().__init__()
         self.written: Counter[str] = Counter()
+        """How often each value was written."""
 
     def put(self, key: str, pieces: Any) -> None:
         self.written[key] += 1
@@ -55,9 +57,7 @@ class CountingStore(MemoryStore):
 class LiveBlocks(Callback):
     """Finds out how many bytes of blocks are in memory at most."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.most = 0
+    most = 0
 
     def _posttask(self, key: object, result: object, dsk: object, state: Any, worker: object) -> None:
         held = sum(value.nbytes for value in [*state["cache"].values()] if isinstance(value, np.ndarray))
@@ -154,12 +154,10 @@ def test_writes_on_a_cluster(client: Any, tmp_path: Path) -> None:
 
 def test_what_is_outside_a_region_is_kept_by_writers_at_the_same_time(tmp_path: Path) -> None:
     """Two calls write to the halves of each unit."""
-    values = numbers(64, 64)
-    target = blank((64, 64), (16, 16), LocalStore(tmp_path))
+    values, target = numbers(64, 64), blank((64, 64), (16, 16), LocalStore(tmp_path))
 
     def write(rows: slice) -> None:
-        source = da.from_array(values[rows], chunks=(5, 9))
-        store(source, target, regions=(rows,), scheduler="threads")
+        store(da.from_array(values[rows], chunks=(5, 9)), target, regions=(rows,), scheduler="threads")
 
     for _ in range(5):
         target[...] = 0
@@ -169,14 +167,11 @@ def test_what_is_outside_a_region_is_kept_by_writers_at_the_same_time(tmp_path: 
 
 
 def test_a_shared_source_is_computed_once() -> None:
-    calls: list[Any] = []
-    values = numbers(30, 40)
-    source = da.from_array(values, chunks=(10, 20)).map_blocks(
-        lambda block: (calls.append(1), block)[1], dtype="f8", meta=np.empty((0, 0))
-    )
+    values, call = numbers(30, 40), mock.Mock(side_effect=lambda block: block)
+    source = da.from_array(values, chunks=(10, 20)).map_blocks(call, dtype="f8", meta=NOTHING, name="called")
     targets = [sample(data=np.zeros((30, 40))) for _ in range(4)]
     store([source, source + 1, source.rechunk((30, 40)), source.rechunk((10, 9))], targets, scheduler="sync")
-    assert len(calls) == 6
+    assert call.call_count == 6
     for target, added in zip(targets, (0, 1, 0, 0), strict=True):
         np.testing.assert_array_equal(target[...], values + added)
 
@@ -192,24 +187,19 @@ def test_two_sources_that_share_a_unit(one: Any, two: Any, overlap: bool, twin: 
     """They are refused only if they share elements."""
     xzarr3.create_group(tmp_path)
     target = sample(tmp_path / "store", data=np.zeros((30, 40)))
-    if twin == "linked":
-        (tmp_path / "link").symlink_to("store")
-    other = {
-        "same": lambda: target,
-        "opened": lambda: xzarr3.open_array(tmp_path / "store", mode="r+"),
-        "below": lambda: xzarr3.open_array(tmp_path, "store", mode="r+"),
-        "pickled": lambda: pickle.loads(pickle.dumps(target)),
-        "linked": lambda: xzarr3.open_array(tmp_path / "link", mode="r+"),
-    }[twin]()
+    (tmp_path / "linked").symlink_to("store")
+    other = target if twin == "same" else pickle.loads(pickle.dumps(target))
+    if twin not in ("same", "pickled"):
+        place = {"opened": ("store",), "below": ("", "store"), "linked": ("linked",)}[twin]
+        other = xzarr3.open_array(tmp_path / place[0], *place[1:], mode="r+")
     sources = [da.ones(np.empty((30, 40))[region].shape, chunks=-1) for region in (one, two)]
+    expected = np.zeros((30, 40))
     if overlap:
         with pytest.raises(xzarr3.AlignmentError, match="same elements"):
             store(sources, [target, other], regions=[one, two])
-        assert not target[...].any()
-        return
-    store(sources, [target, other], regions=[one, two], scheduler="threads")
-    expected = np.zeros((30, 40))
-    expected[one] = expected[two] = 1
+    else:
+        store(sources, [target, other], regions=[one, two], scheduler="threads")
+        expected[one] = expected[two] = 1
     np.testing.assert_array_equal(target[...], expected)
 
 
@@ -274,15 +264,12 @@ REFUSED: dict[str, tuple[Any, Any, dict[str, Any], Any]] = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused_at_once(case: str) -> None:
-    """Nothing is computed, read or written."""
     sources, targets, options, error = REFUSED[case]
     counting = recording(CountingStore())
     array = sample(counting)
     counting.inner.written.clear()  # type: ignore[attr-defined]
     chosen = [array for _ in targets] if isinstance(targets, list) else array if targets is None else targets
-    for compute in (True, False):
-        if "scheduler" in options and not compute:
-            continue
+    for compute in (True,) if "scheduler" in options else (True, False):
         with counting.recorded() as requests, pytest.raises(error):
             store(sources, chosen, compute=compute, **options)
         assert not requests
@@ -292,7 +279,7 @@ def test_refused_at_once(case: str) -> None:
 def test_targets_that_cannot_be_written_to(tmp_path: Path) -> None:
     zarr = pytest.importorskip("zarr")
     sample(tmp_path)
-    source = da.ones((30, 40), chunks=10).map_blocks(lambda block: 1 // 0, meta=np.empty((0, 0)))
+    source = da.ones((30, 40), chunks=10).map_blocks(lambda block: 1 // 0, meta=NOTHING)
     read_only = LocalStore(tmp_path, read_only=True)
     values = zarr.storage.MemoryStore()
     zarr.create_array(values, shape=(30, 40), chunks=(8, 8), dtype="f8")
@@ -318,40 +305,26 @@ def test_a_source_that_reads_a_target_of_the_call_is_refused() -> None:
     np.testing.assert_array_equal(target[...], values + 1)
 
 
-def _wrapped(target: xzarr3.Array) -> da.Array:
-    def block(values: Values, block_id: Any = None) -> Values:
-        return values + target[::-1][10 * block_id[0] : 10 * block_id[0] + 10]
-
-    return da.map_blocks(block, da.zeros(100, chunks=10), dtype="f8")
-
-
-def _linked(path: Path) -> Path:
-    link = path.parent / "link"
-    link.symlink_to(path)
-    return link
-
-
 def _in_xarray(path: Path) -> Any:
     return xr.open_dataset(path.parent, engine="xzarr3")["x"]
 
 
+TENS = da.zeros(100, chunks=10)
 OTHER_WAYS: dict[str, Any] = {
     "its own blocks": lambda target, path: da.from_array(target, chunks=20) + 1,
     "in the tasks": lambda target, path: da.from_array(target, chunks=10, inline_array=True)[::-1],
     "its chunks": lambda target, path: from_zarr(target, chunks=10) + 1,
     "a directory above": lambda target, path: from_zarr(path.parent, path.name)[::-1],
-    "a link": lambda target, path: from_zarr(_linked(path))[::-1],
+    "a link": lambda target, path: from_zarr(path.parent / "link")[::-1],
     "optimized": lambda target, path: dask.optimize(from_zarr(target, chunks=10)[::-1] + 1)[0],
-    "a delayed": lambda target, path: da.from_delayed(
-        dask.delayed(lambda array: array[::-1])(target), (100,), "f8"
-    ).rechunk(10),
-    "zarr-python": lambda target, path: da.from_array(
-        pytest.importorskip("zarr").open_array(path, mode="r"), chunks=10
+    "a delayed": lambda target, path: da.from_delayed(dask.delayed(np.flip)(target), (100,), "f8").rechunk(
+        10
     ),
-    "an argument": lambda target, path: da.map_blocks(
-        lambda block, array=None: block + array[90:], da.zeros(100, chunks=10), array=target, dtype="f8"
+    "zarr-python": lambda target, path: da.from_array(pytest.importorskip("zarr").open_array(path), 10),
+    "an argument": lambda target, path: TENS.map_blocks(
+        lambda block, array=None: block + array[90:], array=target, dtype="f8"
     ),
-    "a closure": lambda target, path: _wrapped(target),
+    "a closure": lambda target, path: TENS.map_blocks(lambda block: block + target[90:], dtype="f8"),
     "xarray": lambda target, path: _in_xarray(path).chunk(t=10).data[::-1],
     "xarray, selected before": lambda target, path: _in_xarray(path)[::-1].chunk(t=10).data,
 }
@@ -363,6 +336,7 @@ def test_a_source_that_reads_the_target_in_another_way(way: str, tmp_path: Path)
     path, values = tmp_path / "x", np.arange(100.0)
     options: dict[str, Any] = {"chunks": 10, "dimension_names": ["t"], "overwrite": True}
     target = xzarr3.create_array(LocalStore(path), data=values, **options)
+    (tmp_path / "link").symlink_to(path)
     with pytest.raises(ArgumentError, match="the same call overwrites"):
         store(OTHER_WAYS[way](target, path), target)
     np.testing.assert_array_equal(target[...], values)
@@ -387,8 +361,7 @@ def test_store_tells_of_a_misspelt_argument_before_it_writes() -> None:
 def test_store_later() -> None:
     memory, values = MemoryStore(), numbers(30, 40)
     target, other = (sample(memory, name, data=np.zeros((30, 40))) for name in "xy")
-    before = contents(memory)
-    source = da.from_array(values, chunks=(10, 40))
+    before, source = contents(memory), da.from_array(values, chunks=(10, 40))
     first, again = (store(each, target, compute=False) for each in (source, source + 1))
     second = store(source, other, compute=False)
     assert contents(memory) == before
@@ -397,10 +370,9 @@ def test_store_later() -> None:
     assert (other[...] == 0).all()
     dask.compute(second, again, scheduler="threads")
     np.testing.assert_array_equal(other[...], values)
-    sent = pickle.loads(cloudpickle.dumps(again))
-    for later, added in ((None, 1), (first, 0), (sent, 1)):
-        if later is not None:
-            later.compute(scheduler="sync")
+    np.testing.assert_array_equal(target[...], values + 1)
+    for later, added in ((first, 0), (pickle.loads(cloudpickle.dumps(again)), 1)):
+        later.compute(scheduler="sync")
         np.testing.assert_array_equal(target[...], values + added)
 
 
@@ -408,13 +380,11 @@ def test_failing_source_leaves_old_and_new_units(store: Store) -> None:
     target, values = sample(store, data=np.zeros((30, 40))), numbers(30, 40)
 
     def fail(block: Values, block_id: tuple[int, ...]) -> Values:
-        if block_id == (1, 2):
-            raise RuntimeError("no such thing")
-        return block
+        return 1 // 0 if block_id == (1, 2) else block
 
-    source = da.from_array(values, chunks=10).map_blocks(fail, dtype="f8", meta=np.empty((0, 0)))
+    source = da.from_array(values, chunks=10).map_blocks(fail, dtype="f8", meta=NOTHING)
     for scheduler in ("sync", "threads"):
-        with pytest.raises(RuntimeError, match="no such thing"):
+        with pytest.raises(ZeroDivisionError):
             xzarr3.store(source, target, scheduler=scheduler)
     for task in target.chunk_tasks():
         unit = task()
@@ -463,12 +433,12 @@ def test_aligned_blocks_are_fused_with_their_writing() -> None:
 @pytest.mark.parametrize("shape", slow_but([(10**6,), (1000, 1000), (100, 100, 100)], (1000, 1000)), ids=str)
 @pytest.mark.parametrize("how", ["aligned", "misaligned"])
 def test_a_million_units_are_no_work(shape: tuple[int, ...], how: str) -> None:
-    """Nor to send."""
     blocks, unit = (1, 1) if how == "aligned" else (2, 3)
     target = blank([n * unit for n in shape], unit)
     source = da.zeros(target.shape, chunks=blocks)
-    assert calls_of(lambda: plan_writes(_jobs([source], [target])).delayed()) < 20_000
-    delayed = plan_writes(_jobs([source], [target])).delayed()
+    job = partial(BlockWrite, source, target, ..., in_place=True)
+    assert calls_of(lambda: plan_writes([job()]).delayed()) < 20_000
+    delayed = plan_writes([job()]).delayed()
     assert not any(layer.is_materialized() for layer in delayed.dask.layers.values())
     if len(shape) > 1 or how == "misaligned":
         layers = [layer for name, layer in delayed.dask.layers.items() if name.startswith(("write", "store"))]
@@ -489,7 +459,7 @@ def test_the_layer_of_tiles_is_pickled_and_persisted() -> None:
         assert target[...].all()
     target[...] = 0
     found: list[bool] = []
-    jobs = _jobs([da.ones((60, 60), chunks=7)], [target])
+    jobs = [BlockWrite(da.ones((60, 60), chunks=7), target, ..., in_place=True)]
     plan_writes(jobs).delayed(lambda: found.append(bool(target[...].all()))).compute()
     assert found == [True]
 
@@ -503,8 +473,7 @@ def test_tiles_of_a_sensible_size() -> None:
         return tuple(axis.count for axis in axes)
 
     assert counts((512, 512), (6144, 6144), (300, 300)) == (12, 12)
-    assert math.prod(counts((1,), (10**6,), (999,))) <= 1010
-    assert math.prod(counts((10,), (10**6,), (999,))) <= 1010
+    assert max(*counts((1,), (10**6,), (999,)), *counts((10,), (10**6,), (999,))) <= 1010
     assert math.prod(counts((3, 3), (3000, 3000), (2, 2))) <= 1500**2 / 100
     assert max(counts((1, 10**4), (10**4, 10**4), (10**4, 1))) >= 6, "not one task for all"
 
@@ -518,25 +487,21 @@ def test_tiles_of_a_sensible_size() -> None:
 def test_few_blocks_wait_for_others(shape: Any, blocks: Any, units: Any) -> None:
     target = blank(shape, units, dtype="f4", compressors=None)
     source = da.random.default_rng(1).random(shape, chunks=blocks, dtype="f4")
-    chunks = source.chunks
-    axes = plan_axes([Steps(n) for n in units], [0] * len(shape), chunks, 4)
+    axes = plan_axes([Steps(n) for n in units], [0] * len(shape), source.chunks, 4)
     _, elements = frontier(axes)
     with LiveBlocks() as live:
         store(source, target, scheduler="threads", num_workers=2)
     assert live.most < target.nbytes / 4
     tile = 4 * math.prod(int(np.diff(axis.edges).max()) for axis in axes)
-    assert live.most <= 1.2 * (4 * elements + 2 * (tile + 4 * math.prod(map(max, chunks))))
+    assert live.most <= 1.2 * (4 * elements + 2 * (tile + 4 * math.prod(map(max, source.chunks))))
 
 
 def test_what_needs_too_much_memory_is_told_with_the_way(tmp_path: Path) -> None:
-    target = xzarr3.create_array(MemoryStore(), "t", shape=(310, 200), chunks=(1, 200), dtype="f8")
-    source = da.ones((300, 200), chunks=(300, 1))
-    region = (slice(10, 310),)
+    target = blank((310, 200), (1, 200))
+    source, region = da.ones((300, 200), chunks=(300, 1)), (slice(10, 310),)
     told = r"468.75 kiB of memory.*limit is 97.66 kiB.*'p2p'.*xzarr3.copy\("
-    with (
-        xzarr3.set_options(memory_limit="100 kB"),
-        pytest.warns(xzarr3.LargeWriteWarning, match=told) as warned,
-    ):
+    expected = pytest.warns(xzarr3.LargeWriteWarning, match=told)
+    with expected as warned, xzarr3.set_options(memory_limit="100 kB"):
         store(source, target, regions=region)
     assert [each.filename for each in warned] == [__file__]
     assert target[10:].all()
@@ -551,23 +516,14 @@ def test_what_needs_too_much_memory_is_told_with_the_way(tmp_path: Path) -> None
         with xzarr3.set_options(memory_limit=1):
             store(da.ones((310, 200), chunks=(1, 200)), target)
             # An array of the shape of the blocks, which is copied then, is the way that the warning names.
-            values = da.from_array(numbers(60, 40), chunks=(60, 1))
-            blocks = xzarr3.create_array(tmp_path / "blocks", shape=(60, 40), chunks=(60, 1), dtype="f8")
-            store(values, blocks)
-    xzarr3.copy(tmp_path / "blocks", tmp_path / "rows", chunks=(1, 40))
-    copied = xzarr3.open_array(tmp_path / "rows")
+            blocks = blank((60, 40), (60, 1))
+            store(da.from_array(numbers(60, 40), chunks=(60, 1)), blocks)
+    copied = xzarr3.copy(blocks, tmp_path, chunks=(1, 40))
     assert copied.chunks == (1, 40)
     np.testing.assert_array_equal(copied[...], numbers(60, 40))
     assert 2**26 < memory_limit() < 2**50
     with xzarr3.set_options(memory_limit="2 GiB"):
         assert memory_limit() == 2**31
-
-
-def _jobs(sources: list[da.Array], targets: list[xzarr3.Array]) -> list[BlockWrite]:
-    return [
-        BlockWrite(source, target, ..., in_place=True)
-        for source, target in zip(sources, targets, strict=True)
-    ]
 
 
 @pytest.mark.parametrize("blocks", [(8, 8), (5, 7)])
@@ -578,7 +534,7 @@ def test_finished_tiles_are_left_out(blocks: tuple[int, int]) -> None:
         made.append(block_info[None]["chunk-location"])
         return block
 
-    source = da.ones((16, 24), chunks=blocks).map_blocks(noted, dtype="f8", meta=np.empty((0, 0)))
+    source = da.ones((16, 24), chunks=blocks).map_blocks(noted, dtype="f8", meta=NOTHING)
     targets = [blank((16, 24), 8), blank((16, 24), 8)]
     jobs = [BlockWrite(source, target, ...) for target in targets]
     plan_writes(jobs).delayed().compute(scheduler="sync")
