@@ -379,7 +379,7 @@ def test_store_later() -> None:
 def test_failing_source_leaves_old_and_new_units(store: Store) -> None:
     target, values = sample(store, data=np.zeros((30, 40))), numbers(30, 40)
 
-    def fail(block: Values, block_id: tuple[int, ...]) -> Values:
+    def fail(block: Values, block_id: tuple[int, ...]) -> Any:
         return 1 // 0 if block_id == (1, 2) else block
 
     source = da.from_array(values, chunks=10).map_blocks(fail, dtype="f8", meta=NOTHING)
