@@ -42,8 +42,7 @@ def test_reading_and_computing(client: Client, local_store: LocalStore) -> None:
         np.testing.assert_array_equal(lazy.compute(), values)
         np.testing.assert_allclose((lazy[::2] - lazy.mean(axis=0)).std().compute(), expected)
     np.testing.assert_array_equal(lazy[::-7].persist()[2:4].compute(), values[::-7][2:4])
-    workers = set(client.run(os.getpid).values())
-    tasks = list(array.chunk_tasks())
+    workers, tasks = set(client.run(os.getpid).values()), list(array.chunk_tasks())
     sent = [client.submit(lambda task: (os.getpid(), task()), task, pure=False) for task in tasks]
     for task, result in zip(tasks, sent, strict=True):
         process, block = result.result(timeout=120)

@@ -395,8 +395,7 @@ def test_workers_killed_in_the_middle_of_writes(
     """Nothing of half a value is seen, and nothing is lost of what was there and was not written."""
     expected = _values(40, 33)
     target = xzarr3.create_array(tmp_path / "store", data=expected, dtype="f8", **layout)
-    units = set(contents(target.store))
-    marker = str(tmp_path / "dead")
+    units, marker = set(contents(target.store)), str(tmp_path / "dead")
     # Whichever worker writes the second value is killed halfway.
     kill = partial(signal.raise_signal, signal.SIGKILL)
     client.run(_halfway, kill, str(tmp_path / "store"), partial(_is_second, marker))

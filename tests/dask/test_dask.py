@@ -68,8 +68,7 @@ def test_sources(tmp_path: Path) -> None:
 
 def test_errors_reach_the_caller() -> None:
     memory = MemoryStore()
-    array = sample(memory)
-    lazy = from_zarr(array, chunks="units")
+    lazy = from_zarr(sample(memory), chunks="units")
     memory.set("c/1/1", b"broken")
     for scheduler in ("sync", "threads"):
         with pytest.raises(xzarr3.ChunkDecodeError, match="c/1/1"):
@@ -95,8 +94,7 @@ DASKS: list[Any] = [
 @pytest.mark.parametrize("chunks", DASKS, ids=repr)
 def test_what_dask_accepts_means_what_it_means_to_dask(chunks: Any) -> None:
     array = chunked()
-    lazy = from_zarr(array, chunks=chunks)
-    previous = array.write_chunk_sizes
+    lazy, previous = from_zarr(array, chunks=chunks), array.write_chunk_sizes
     expected = normalize_chunks(chunks, VALUES.shape, dtype=VALUES.dtype, previous_chunks=previous)
     assert lazy.chunks == expected
     np.testing.assert_array_equal(lazy.compute(**SYNC), VALUES, strict=True)
@@ -235,8 +233,7 @@ def test_a_field_of_a_dask_array() -> None:
 )
 def test_dask_may_index_an_array_itself(options: dict[str, Any], blocks: dict[str, Any]) -> None:
     values = np.arange(2 * 30 * 40).reshape(2, 30, 40)
-    array = xzarr3.create_array(MemoryStore(), data=values, **options)
-    lazy = da.from_array(array, **blocks)
+    lazy = da.from_array(xzarr3.create_array(MemoryStore(), data=values, **options), **blocks)
     assert lazy.shape == values.shape
     selections: list[Any] = [
         ..., [1, 0], (0, [3, 29, 4]), (slice(None), [3, 29, 4, 4], slice(None, None, -2)), (..., [5, 5, 1]),
@@ -246,8 +243,7 @@ def test_dask_may_index_an_array_itself(options: dict[str, Any], blocks: dict[st
         np.testing.assert_array_equal(lazy[selection].compute(**SYNC), values[selection], strict=True)
     points = [0, 1, 1], [3, 29, 3], [39, 0, 39]
     np.testing.assert_array_equal(lazy.vindex[points].compute(**SYNC), values[points])
-    mask = lazy[lazy > 1000].compute(**SYNC)
-    np.testing.assert_array_equal(np.sort(mask), values[values > 1000])
+    np.testing.assert_array_equal(np.sort(lazy[lazy > 1000].compute(**SYNC)), values[values > 1000])
 
 
 def test_keys_that_dask_makes_of_numpys_integers_are_found() -> None:

@@ -77,8 +77,7 @@ def _dimensions(draw: st.DrawFn) -> tuple[int, Any]:
 
 def _indexes(size: int) -> st.SearchStrategy[Any]:
     ends = st.none() | st.integers(-size - 2, size + 2)
-    steps = st.sampled_from([None, 1, 1, 2, 3, 5, 50, -1, -2, -3, -7, -50])
-    slices = st.builds(slice, ends, ends, steps)
+    slices = st.builds(slice, ends, ends, st.sampled_from([None, 1, 1, 2, 3, 5, 50, -1, -2, -3, -7, -50]))
     if not size:
         return slices
     at = st.integers(-size, size - 1)
@@ -197,8 +196,7 @@ def test_the_selected_is_fetched(select: Callable[[Any], Any], expected: set[tup
 @given(st.data())
 def test_whatever_is_selected_together_is_read_once(data: st.DataObject) -> None:
     dimensions = data.draw(st.lists(_dimensions(), min_size=1, max_size=3), "dimensions")
-    shape = tuple(size for size, _ in dimensions)
-    store = RecordingStore(MemoryStore())
+    shape, store = tuple(size for size, _ in dimensions), RecordingStore(MemoryStore())
     _, values = _made(*shape, where=store, chunks=[n for _, n in dimensions])
     lazy = from_zarr(store, chunks="units")
     indexes = data.draw(st.lists(_selections(shape), min_size=2, max_size=6), "indexes")
@@ -543,8 +541,7 @@ def test_work_does_not_depend_on_the_number_of_chunks(where: str, chunks: str, t
     for name, shape, unit in (("many", (3163, 3163), 1), ("large", (1000,) * 3, 10)):
         place: Any = MemoryStore() if where == "memory" else tmp_path / name
         array = xzarr3.create_array(place, shape=shape, chunks=unit, dtype="f4")
-        lazy = from_zarr(array, chunks=chunks)
-        half = slice(shape[0] // 2, None)
+        lazy, half = from_zarr(array, chunks=chunks), slice(shape[0] // 2, None)
         indexes: list[Any] = [(slice(2, 5),) * len(shape), 7, half, slice(None, None, -3), (half, ...)]
         works = [lambda array=array: from_zarr(array, chunks=chunks)]
         works += [lambda lazy=lazy, index=index: lazy[index] for index in indexes]

@@ -96,8 +96,7 @@ def writes(draw: st.DrawFn) -> tuple[Any, ...]:
         region = tuple(slice(*each) for each in draw(st.sampled_from([bounds, spelt])))
         if shape and bounds[0] == [0, shape[0]]:
             region = (..., *region[1:])
-    blocks = tuple(draw(lengths(stop - start, empty=True)) for start, stop in bounds)
-    return shape, layout, region, blocks
+    return shape, layout, region, tuple(draw(lengths(stop - start, empty=True)) for start, stop in bounds)
 
 
 def _check(case: tuple[Any, ...], scheduler: Any, where: Any = None) -> None:
@@ -207,8 +206,7 @@ def test_blocks_of_several_data_types() -> None:
     """What dask was told wrongly is converted as it would be for a block alone."""
 
     def mixed(block: Values, block_info: Any = None) -> Values:
-        at = block_info[None]["chunk-location"]
-        return block.astype("f8") + 0.5 if at == (1,) else block
+        return block.astype("f8") + 0.5 if block_info[None]["chunk-location"] == (1,) else block
 
     source = da.arange(20, chunks=7, dtype="i8").map_blocks(mixed, dtype="i8")
     target = blank(20, 5)
@@ -280,8 +278,7 @@ def test_targets_that_cannot_be_written_to(tmp_path: Path) -> None:
     zarr = pytest.importorskip("zarr")
     sample(tmp_path)
     source = da.ones((30, 40), chunks=10).map_blocks(lambda block: 1 // 0, meta=NOTHING)
-    read_only = LocalStore(tmp_path, read_only=True)
-    values = zarr.storage.MemoryStore()
+    read_only, values = LocalStore(tmp_path, read_only=True), zarr.storage.MemoryStore()
     zarr.create_array(values, shape=(30, 40), chunks=(8, 8), dtype="f8")
     foreign = zarr.open_array(values.with_read_only(True), mode="r")
     for target in (xzarr3.open_array(tmp_path), xzarr3.open_array(read_only, mode="r+"), foreign):
@@ -419,8 +416,7 @@ def test_dashboards_show_which_variable_is_written(name: str, shown: str, chunk:
 
 def test_aligned_blocks_are_fused_with_their_writing() -> None:
     values = numbers(40, 40)
-    source = xzarr3.create_array(MemoryStore(), data=values, chunks=20)
-    target = blank((40, 40), 10)
+    source, target = xzarr3.create_array(MemoryStore(), data=values, chunks=20), blank((40, 40), 10)
     delayed = store((from_zarr(source, chunks="units") + 1) * 2, target, compute=False)
     names = [key[0] for key in tasks(delayed) if isinstance(key, tuple)]
     assert len(names) == 4
@@ -435,8 +431,7 @@ def test_aligned_blocks_are_fused_with_their_writing() -> None:
 def test_a_million_units_are_no_work(shape: tuple[int, ...], how: str) -> None:
     blocks, unit = (1, 1) if how == "aligned" else (2, 3)
     target = blank([n * unit for n in shape], unit)
-    source = da.zeros(target.shape, chunks=blocks)
-    job = partial(BlockWrite, source, target, ..., in_place=True)
+    job = partial(BlockWrite, da.zeros(target.shape, chunks=blocks), target, ..., in_place=True)
     assert calls_of(lambda: plan_writes([job()]).delayed()) < 20_000
     delayed = plan_writes([job()]).delayed()
     assert not any(layer.is_materialized() for layer in delayed.dask.layers.values())
@@ -451,8 +446,7 @@ def test_the_layer_of_tiles_is_pickled_and_persisted() -> None:
     again = pickle.loads(cloudpickle.dumps(delayed))
     (layer,) = (each for each in again.dask.layers.values() if isinstance(each, Tiles))
     assert (layer.is_materialized(), len(layer)) == (False, 16)
-    after = dask.delayed(lambda _: float(target[...].sum()))(delayed)
-    assert after.compute() == 3600
+    assert dask.delayed(lambda _: float(target[...].sum()))(delayed).compute() == 3600
     for write in (lambda: again.compute(scheduler="sync"), lambda: dask.persist(delayed)[0].compute()):
         target[...] = 0
         assert write() is None

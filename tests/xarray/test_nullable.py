@@ -39,8 +39,7 @@ def _values(name: str) -> st.SearchStrategy[Any]:
 def arrays(draw: Callable[[Any], Any], name: str | None = None) -> Any:
     """One of pandas' nullable arrays; what lies below its mask is arbitrary, and NaN is a value."""
     name = draw(st.sampled_from(TYPES)) if name is None else name
-    dtype = pd.array([], dtype=name).dtype
-    values = draw(st.lists(_values(name), max_size=12))
+    dtype, values = pd.array([], dtype=name).dtype, draw(st.lists(_values(name), max_size=12))
     mask = draw(st.lists(st.booleans(), min_size=len(values), max_size=len(values)))
     return dtype.construct_array_type()(np.array(values, dtype.numpy_dtype), np.array(mask, bool))
 
@@ -67,8 +66,7 @@ def days(values: Any, dtype: Any = "Int64", start: int = 0, **others: Any) -> xr
 @given(arrays(), st.integers(1, 7), st.sampled_from([None, {}, -1]))
 @example(pd.arrays.FloatingArray(np.array([1.0, np.nan, 5.0]), np.array([False, False, True])), 3, None)
 def test_they_come_back(values: Any, chunk: int, chunks: Any) -> None:
-    ds = days(values, other=("t", np.arange(len(values))))
-    group = to_zarr(ds, encoding={"v": {"chunks": (chunk,)}})
+    group = to_zarr(days(values, other=("t", np.arange(len(values)))), encoding={"v": {"chunks": (chunk,)}})
     assert group["v"].zdtype == Optional(parse_dtype(values.dtype.numpy_dtype))
     assert np.ma.getmaskarray(group["v"][...]).tolist() == values.isna().tolist()
     assert xzarr3.check(group.store).ok

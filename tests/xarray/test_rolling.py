@@ -62,8 +62,7 @@ def test_as_written_at_once(
     way: str, block: int | None, store: Any, zarr_format: Any, chunk: int, number: int
 ) -> None:
     archive(way, store, number, chunk, zarr_format=zarr_format)
-    group = roll(way, store, number, block)
-    after = read(store)
+    group, after = roll(way, store, number, block), read(store)
     xr.testing.assert_identical(after, rest(way, number))
     assert group["t2m"].shape == after.t2m.shape
     assert after.t2m.encoding["chunks"] == (chunk, 2)
@@ -111,8 +110,7 @@ def drawn_chunks(data: Any, size: int) -> dict[str, Any]:
 @settings(max_examples=100)
 def test_arrays_of_any_chunks_are_those_of_numpy(way: str, data: Any) -> None:
     size, number = data.draw(st.integers(1, 25)), data.draw(st.integers(1, 25))
-    rng = np.random.default_rng(size)
-    store = xzarr3.MemoryStore()
+    rng, store = np.random.default_rng(size), xzarr3.MemoryStore()
     xzarr3.create_group(store)
     expected, new = {}, {}
     for name in ("a", "b")[: data.draw(st.integers(1, 2))]:
@@ -255,8 +253,7 @@ def test_who_looks_while_what_goes_back_lies_aside_is_told(
 ) -> None:
     """Values that are absent for a moment are no fill values; what is stored then is not lost in silence."""
     archive(way, tmp_path, 12)
-    array = xzarr3.open_array(tmp_path, "t2m", mode="r+")
-    moves = xzarr3.open_array(tmp_path, "t2m")
+    array, moves = xzarr3.open_array(tmp_path, "t2m", mode="r+"), xzarr3.open_array(tmp_path, "t2m")
     freshness.check_read(moves)
     opened_before, confirm = opened(tmp_path), freshness.confirming(array)[0]
     rename, gone = directory._rename, []
@@ -378,8 +375,7 @@ def test_a_write_under_way_changes_nothing_in_what_comes(
 ) -> None:
     """Right after a look at the document, when the unit is not stored yet, the archive is replaced."""
     archive(way, tmp_path, 12, zarr_format=zarr_format)
-    array = xzarr3.open_array(tmp_path, "t2m", mode="r+")
-    confirm = freshness.confirm
+    array, confirm = xzarr3.open_array(tmp_path, "t2m", mode="r+"), freshness.confirm
 
     def confirmed(asked: Any) -> None:
         confirm(asked)
@@ -565,8 +561,7 @@ def test_a_grid_of_several_lengths_gets_a_first_chunk(tmp_path: Path) -> None:
     with xzarr3.trace() as trace:
         to_zarr(first(17), tmp_path / "a", prepend_dim="time")
     assert not trace.arrays.get("/t2m", {}).get("chunks_decoded")
-    along = xzarr3.open_array(tmp_path / "a", "t2m").metadata.chunk_grid.axes[0]
-    assert along.lengths(48) == (17, 12, 7, 12)
+    assert xzarr3.open_array(tmp_path / "a", "t2m").metadata.chunk_grid.axes[0].lengths(48) == (17, 12, 7, 12)
     xr.testing.assert_identical(read(tmp_path / "a"), months())
 
 
@@ -681,8 +676,7 @@ def test_labels_that_decrease_and_forced_ones() -> None:
     store = to_zarr(falling.isel(x=slice(3, None))).store
     to_zarr(falling.isel(x=slice(3)), store, prepend_dim="x")
     xr.testing.assert_identical(read(store), falling)
-    message = r"label 0 .*element 1 .*would precede 6, though .*decrease"
-    with pytest.raises(ArgumentError, match=message):
+    with pytest.raises(ArgumentError, match=r"label 0 .*element 1 .*would precede 6, though .*decrease"):
         to_zarr(falling.isel(x=slice(2)).assign_coords(x=[7, 0]), store, prepend_dim="x")
     to_zarr(falling, store, prepend_dim="x", check_labels=False)
     assert read(store).x.values.tolist() == [6, 5, 4, 3, 2, 1] * 2
@@ -710,8 +704,7 @@ def test_masked_text_and_packed_values() -> None:
 @pytest.mark.parametrize(("inner", "number"), [("int32", 3), ("int32", 4), ("float32", 4)])
 def test_elements_without_a_value(inner: str, number: int, chunks: Any) -> None:
     plain = np.arange(2, 14).reshape(4, 3)
-    whole = np.ma.masked_array(plain.astype(inner), plain % 3 == 0)
-    stores = []
+    whole, stores = np.ma.masked_array(plain.astype(inner), plain % 3 == 0), []
     for part in (whole[:number], whole, np.ma.concatenate([whole[:number], whole])):
         group = xzarr3.create_group(xzarr3.MemoryStore())
         options: Any = {"dtype": Optional(parse_dtype(inner)), "dimension_names": ("t", "x")}
@@ -728,8 +721,7 @@ def test_times_before_the_reference_date(dtype: str) -> None:
     hours = xr.Dataset(
         {"a": ("time", [3, 4, 5])}, {"time": xr.date_range("2020-01-01T01", periods=3, freq="h")}
     )
-    encoding = {"time": {"units": "hours since 2020-01-01", "dtype": dtype}}
-    store = to_zarr(hours, encoding=encoding).store
+    store = to_zarr(hours, encoding={"time": {"units": "hours since 2020-01-01", "dtype": dtype}}).store
     keys = contents(store)
     earlier = xr.Dataset({"a": ("time", [1, 2])}, {"time": xr.date_range("2019-12-31", periods=2, freq="D")})
     if dtype == "int32":

@@ -58,8 +58,7 @@ def opened(store: object, **options: Any) -> xr.Dataset:
 @FORMATS
 @CHUNKS
 def test_open_dataset_beside_an_unknown_codec(zarr_format: Any, chunks: Any) -> None:
-    store = stored(("bad", of_unknown_codec), zarr_format=zarr_format)
-    found = opened(store, chunks=chunks)
+    found = opened(stored(("bad", of_unknown_codec), zarr_format=zarr_format), chunks=chunks)
     assert found.xzarr3.explain().requests == found.drop_vars("bad").xzarr3.explain().requests
     bad = found["bad"]
     assert (bad.dims, bad.shape, bad.dtype, bad.attrs["long_name"]) == (("time", "x"), (4, 5), "f8", "a rate")

@@ -116,8 +116,7 @@ def test_what_is_explained_is_what_is_read(tmp_path: Path, layout: str, chunks: 
 def test_what_tasks_of_dask_read(place: xzarr3.Store, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_SETTLED", 0)  # So that the indexes of new files are kept, too.
     written(place, layout)
-    ds = xr.open_dataset(place, engine="xzarr3", chunks={})
-    grouped = xzarr3.open_dataset(place)
+    ds, grouped = xr.open_dataset(place, engine="xzarr3", chunks={}), xzarr3.open_dataset(place)
     for lazy in (
         ds[["t2m"]] * 2 + 1, grouped.isel(time=slice(7, 90)).mean("time"), ds[["packed"]].chunk(time=120),
         ds[["t2m", "packed"]].isel(lat=[1, 3, 39]).sum(),

@@ -86,8 +86,7 @@ def test_open_mfdataset_gives_what_xarray_gives(chunks: Any) -> None:
     found = xzarr3.open_mfdataset(stores, concat_dim="time", chunks=chunks)
     if chunks == {}:
         assert found["t2m"].chunks[0] == (2, 2, 1, 1, 1, 1, 2, 2)
-    expected = by_xarray(stores)
-    target = xzarr3.to_zarr(found, MemoryStore(), zarr_format=2).store
+    expected, target = by_xarray(stores), xzarr3.to_zarr(found, MemoryStore(), zarr_format=2).store
     for each in (found, xzarr3.open_mfdataset(stores[::-1], chunks=chunks), xzarr3.open_dataset(target)):
         xr.testing.assert_equal(each.load(), expected)
     xr.testing.assert_identical(found, expected)
@@ -337,8 +336,7 @@ NESTED = '{"join": "concat", "dim": 0, "sources": ['
 
 def test_a_document_joins_the_same_stores_again(tmp_path: Path) -> None:
     paths = paths_of([day(0), day(1)], tmp_path / "data")
-    joined = xzarr3.concat(paths, "time", drop_variables="crs")
-    joined.to_json(tmp_path / "all.json")
+    xzarr3.concat(paths, "time", drop_variables="crs").to_json(tmp_path / "all.json")
     document = json.loads((tmp_path / "all.json").read_text())
     assert document["sources"] == [{"store": "data/0.zarr"}, {"store": "data/1.zarr"}]
     moved = tmp_path.rename(tmp_path.with_name("moved"))

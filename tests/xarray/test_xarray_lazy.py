@@ -89,8 +89,7 @@ def test_what_is_asked_for_in_other_words_is_made_by_others(packed: str) -> None
     ):  # fmt: skip
         assert not is_ours(found)
         np.testing.assert_array_equal(found, theirs(packed)["tas"])
-    inlined = ours(packed, chunks={}, inline_array=True)["tas"]
-    xr.testing.assert_identical(inlined, theirs(packed)["tas"])
+    xr.testing.assert_identical(ours(packed, chunks={}, inline_array=True)["tas"], theirs(packed)["tas"])
     assert lazy.chunk({"time": 6}, name="mine").data.name.startswith("mine-")
 
 
@@ -264,8 +263,7 @@ def test_unpacked_bit_by_bit(dtype: str, attributes: dict[str, Any], layout: Any
         found = ours(store)["a"]
         assert found.dtype == expected.dtype
         assert found.encoding.get("dtype") == expected.encoding.get("dtype")
-        part = found.isel(dict(zip("xyz", index, strict=False))).values
-        wanted = expected.values
+        part, wanted = found.isel(dict(zip("xyz", index, strict=False))).values, expected.values
         for axis in reversed(range(len(index))):  # Each index by itself, as xarray has it.
             wanted = wanted[(slice(None),) * axis + (index[axis],)]
         assert same_bits(part, np.asarray(wanted))
@@ -278,8 +276,7 @@ def test_numpys_errors_are_raised_in_all_threads() -> None:
     with pytest.MonkeyPatch.context() as patch, np.errstate(over="raise"):
         patch.setattr(unpack, "_ELEMENTS", 2**10)
         patch.setattr(unpack, "available_threads", lambda: 2)
-        array = ours(store)["a"]
-        raw = ours(store, decode_cf=False)["a"].variable.load()
+        array, raw = ours(store)["a"], ours(store, decode_cf=False)["a"].variable.load()
         try:
             expected = xr.conventions.decode_cf_variable("a", raw).values
         except FloatingPointError:
@@ -322,8 +319,7 @@ def test_what_is_not_kept_is_not_looked_at() -> None:
 
 @pytest.mark.slow
 def test_small_chunks_are_grouped() -> None:
-    store = xzarr3.MemoryStore()
-    values = np.arange(4096 * 64, dtype="i4").reshape(4096, 64)
+    store, values = xzarr3.MemoryStore(), np.arange(4096 * 64, dtype="i4").reshape(4096, 64)
     xzarr3.create_array(store, "a", data=values, chunks=(1, 64), dimension_names=["x", "y"])
     xzarr3.create_array(store, "b", data=values[:12], chunks=((2, 4, 6), 64), dimension_names=["z", "y"])
     found = xzarr3.open_dataset(store)

@@ -51,8 +51,7 @@ def base(n: int = 3, start: int = 0) -> xr.Dataset:
 
 
 def dates(n: int = 3, start: int = 0) -> xr.Dataset:
-    time = pd.date_range("2000-01-01", periods=n + start)[start:]
-    found = base(n, start).assign_coords(time=time)
+    found = base(n, start).assign_coords(time=pd.date_range("2000-01-01", periods=n + start)[start:])
     found["packed"] = "time", np.linspace(0, 5, n)
     found["packed"].encoding = {"dtype": "i2", "scale_factor": 0.5, "add_offset": 1.0, "_FillValue": -9}
     found["name"] = "time", np.array([f"day {k}" for k in range(start, start + n)], dtype=object)
@@ -69,16 +68,14 @@ def test_what_xarrays_own_tests_of_modes_do_not_write() -> None:
     """In another order of dimensions, of another type, and nothing at all."""
     store = to_zarr(dates()).store
     for start, mode in ((0, "a"), (5, "a-")):
-        new = dates().assign(a=base(3, start)["a"].variable.astype("f4")).transpose()
-        to_zarr(new, store, mode=mode)
+        to_zarr(dates().assign(a=base(3, start)["a"].variable.astype("f4")).transpose(), store, mode=mode)
         np.testing.assert_array_equal(open_dataset(store)["a"], base(3, start)["a"])
     for n in (0, 11):
         to_zarr(dates(n, 3).drop_vars("s").transpose(), store, append_dim="time")
     found = open_dataset(store)
     xr.testing.assert_equal(found.isel(time=slice(3, None)), dates(11, 3).assign(s=found["s"]))
     assert found["a"].dims == ("time", "x")
-    part = dates(1, 2)[["a", "packed", "flag"]].drop_vars("x")
-    to_zarr(part * 0, store, region={"time": "auto"})
+    to_zarr(dates(1, 2)[["a", "packed", "flag"]].drop_vars("x") * 0, store, region={"time": "auto"})
     assert not open_dataset(store)["a"][2].any()
 
 
@@ -240,8 +237,7 @@ def test_nothing_is_left_of_a_failed_write(tmp_path: Path, options: Any, schedul
         assert contents(tmp_path) == before, "and no claim in a document, no reservation, no chunk"
         may_pass.append(True)
         to_zarr(failing(new, chunk, may_pass), tmp_path, **options)
-    found = open_dataset(tmp_path, group=options.get("group"))
-    np.testing.assert_array_equal(found["a"][-4:], new["a"])
+    np.testing.assert_array_equal(open_dataset(tmp_path, group=options.get("group"))["a"][-4:], new["a"])
     assert left(xzarr3.LocalStore(tmp_path)) == []
 
 
@@ -269,8 +265,7 @@ def test_the_append_after_one_that_failed_does_not_wait(monkeypatch: pytest.Monk
 def test_what_an_append_stored_of_others_is_erased_before_the_error_comes(tmp_path: Path) -> None:
     """The failing block waits for another one to be stored behind the array."""
     to_zarr(integers(6), tmp_path, encoding={"i": {"chunks": (2, 4)}})
-    before = contents(tmp_path)
-    stored = tmp_path / "i" / "c" / "3" / "0"
+    before, stored = contents(tmp_path), tmp_path / "i" / "c" / "3" / "0"
 
     def wait(block: Any, block_info: Any = None) -> Any:
         if block_info[0]["chunk-location"][0] == 1:
@@ -331,8 +326,7 @@ def test_groups_in_stores(tmp_path: Path, is_archive: bool, zarr_format: Any) ->
 
 
 def test_a_read_only_store() -> None:
-    store = to_zarr(base()).store
-    closed = xzarr3.MemoryStore(contents(store), read_only=True)
+    closed = xzarr3.MemoryStore(contents(to_zarr(base()).store), read_only=True)
     for options in ({"mode": "w"}, {"mode": "a"}, {"mode": "r+"}, {"append_dim": "time"}):
         with pytest.raises(xzarr3.ReadOnlyError):
             to_zarr(base(), closed, **options)
@@ -360,8 +354,7 @@ def test_regions_of_a_template(tmp_path: Path, place: str, mode: Any) -> None:
 
     if mode == "w":  # A group without anything has nothing to lose.
         xzarr3.create_group(path)
-    encoding = {"a": {"chunks": (4, 3)}}
-    later = to_zarr(whole.chunk(time=1), path, mode=mode, compute=False, encoding=encoding)
+    later = to_zarr(whole.chunk(time=1), path, mode=mode, compute=False, encoding={"a": {"chunks": (4, 3)}})
     assert found().sizes == whole.sizes
     np.testing.assert_array_equal(found()["time"].values, whole["time"].values)
     assert np.isnan(found()["a"].values).all()
@@ -394,8 +387,7 @@ def test_to_zarr_makes_no_template_of_existing_data(zarr_format: Any, tmp_path: 
 
 def test_a_region_can_be_written_later(tmp_path: Path) -> None:
     to_zarr(timed(6, 0), tmp_path, encoding=UNITS)
-    before = contents(tmp_path)
-    part = timed(2, 1).assign(a=timed(2, 1)["a"] + 5).chunk(time=1)
+    before, part = contents(tmp_path), timed(2, 1).assign(a=timed(2, 1)["a"] + 5).chunk(time=1)
     later = to_zarr(part, tmp_path, region="auto", compute=False)
     assert contents(tmp_path) == before
     for _ in range(2):

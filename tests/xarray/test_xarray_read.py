@@ -72,8 +72,7 @@ def test_other_data_types_of_zarr_python(tmp_path: Path, zarr_format: int) -> No
 
 
 def test_types_that_numpy_does_not_have() -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    store = xzarr3.MemoryStore()
+    ml_dtypes, store = pytest.importorskip("ml_dtypes"), xzarr3.MemoryStore()
     for name in ("bfloat16", "float8_e4m3fn", "int4"):
         data = np.array([1, 2, 3], getattr(ml_dtypes, name))
         xzarr3.create_array(store, name, data=data, dtype=name, dimension_names=["x"], chunks=2)
@@ -161,8 +160,7 @@ KEPT = sorted(Path(__file__).parents[1].joinpath("data").glob("xarray-*/*.json")
 
 @pytest.mark.parametrize("expected", KEPT, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_what_other_versions_of_xarray_wrote(expected: Path) -> None:
-    path = str(expected.with_suffix(""))
-    arrays = json.loads(expected.read_text())["arrays"]
+    path, arrays = str(expected.with_suffix("")), json.loads(expected.read_text())["arrays"]
     for chunks in (None, {}):
         found = ours(path, chunks=chunks)
         assert found.sizes == {"x": 4, "time": 3}
@@ -279,8 +277,7 @@ def test_selections_of_selections() -> None:
 
 
 def test_selections_read_no_chunk_twice_and_none_in_vain() -> None:
-    store = recording()
-    values = np.arange(10_000).reshape(100, 100)
+    store, values = recording(), np.arange(10_000).reshape(100, 100)
     lazy = LazyArray(xzarr3.create_array(store, data=values, chunks=(10, 10)))
 
     def read(indexer: Any) -> list[str]:

@@ -474,8 +474,7 @@ def test_integers_that_floats_would_round(there: Any, dtype: str, fits: Any, los
     read = read if np.asarray(there).dtype == "f8" else ".*"
     new = xr.Dataset({"v": ("x", np.array([1, 2, lost], dtype))})
     refused(store, new, rf"value {lost} at index .* would be read as {read} from", append_dim="x")
-    encoding = {"v": {"dtype": np.asarray(there).dtype}}
-    refused(MemoryStore(), new, f"value {lost} at index", encoding=encoding)
+    refused(MemoryStore(), new, f"value {lost} at index", encoding={"v": {"dtype": np.asarray(there).dtype}})
 
 
 def test_times_beyond_nanoseconds_are_appended() -> None:
@@ -755,8 +754,7 @@ def test_to_zarr_append_refuses_labels_that_repeat_or_go_back(case: str, zarr_fo
 ])  # fmt: skip
 def test_to_zarr_append_accepts_labels_of_no_order_that_is_lost(there: list[Any], new: list[Any]) -> None:
     first, second = (xr.Dataset(coords={"x": np.array(labels, "f8")}) for labels in (there, new))
-    group = to_zarr(second, to_zarr(first).store, append_dim="x")
-    np.testing.assert_array_equal(group["x"], [*there, *new])
+    np.testing.assert_array_equal(to_zarr(second, to_zarr(first).store, append_dim="x")["x"], [*there, *new])
 
 
 def test_to_zarr_append_checks_labels_in_widened_units() -> None:

@@ -184,8 +184,7 @@ def test_a_tree_replaces_what_is_there_or_what_it_reads_from(tmp_path: Path, chu
             xzarr3.to_zarr(tree(), tmp_path, mode=mode)
     xzarr3.to_zarr(tree(), tmp_path, mode="w")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "x", "zarr.json"]
-    opened = xr.open_datatree(tmp_path, engine=ENGINE, chunks=chunks)
-    xzarr3.to_zarr(opened, tmp_path, mode="w")
+    xzarr3.to_zarr(xr.open_datatree(tmp_path, engine=ENGINE, chunks=chunks), tmp_path, mode="w")
     xr.testing.assert_identical(ours(tmp_path), tree())
     again = ENGINE().open_datatree(tmp_path)
     assert again.map_over_datasets(lambda ds: ds.assign_attrs(seen=1)).attrs["seen"] == 1

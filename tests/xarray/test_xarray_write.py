@@ -803,8 +803,7 @@ def test_a_file_is_in_the_way(tmp_path: Path, mode: Any) -> None:
 
 @pytest.mark.parametrize("name", CORPUS)
 def test_tensorstore_reads_the_same(tmp_path: Path, name: str) -> None:
-    tensorstore = pytest.importorskip("tensorstore")
-    dataset = CORPUS[name]()
+    tensorstore, dataset = pytest.importorskip("tensorstore"), CORPUS[name]()
     to_zarr(dataset, tmp_path)
     for variable in dataset.variables:
         spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": str(tmp_path / variable)}}
