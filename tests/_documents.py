@@ -27,6 +27,11 @@ def document(store: Store, key: str = "zarr.json") -> Any:
     return json.loads(bytes(value))
 
 
+def edit(store: Store, key: str, **changes: Any) -> None:
+    """Give fields of a document that is stored other values."""
+    store.set(key, json.dumps({**document(store, key), **changes}).encode())
+
+
 def refused(
     call: Callable[..., Any], *args: Any, field: str | None = None, kind: type[MetadataError] = MetadataError,
     path: str = "a/b",

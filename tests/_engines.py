@@ -14,6 +14,7 @@ import xzarr3
 from xzarr3.xarray.backend import Xzarr3BackendEntrypoint
 
 FORMATS: list[Any] = [3, 2, "3-draft"]
+DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata", "array.json", "group.json")
 QUIET = (
     "ignore::zarr.errors.ZarrUserWarning", "ignore::RuntimeWarning", "ignore::FutureWarning",
     "ignore::cftime.CFWarning", "ignore:Variable.s. referenced in cell_measures",

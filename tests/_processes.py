@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
+import textwrap
 import time
 import traceback
 import warnings
@@ -150,6 +150,15 @@ def run_small(work: Callable[..., object], *arguments: str | int, seconds: float
     command = [sys.executable, "-c", f"{program}; work(*{arguments!r})"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def printed_by(program: str, *arguments: str, **environment: str) -> list[str]:
+    """The lines that a program of Python prints, which ends well and warns of nothing."""
+    command = [sys.executable, "-c", textwrap.dedent(program), *arguments]
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment}
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
+    assert (done.returncode, "Warning" in done.stderr) == (0, False), done.stderr
+    return done.stdout.splitlines()
 
 
 def killed_at_call(call: int, act: Callable[[], object]) -> int:

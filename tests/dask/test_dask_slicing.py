@@ -6,9 +6,6 @@ import math
 import os
 import pickle
 import re
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +19,7 @@ import pytest
 import xarray as xr
 from _conformance import refused
 from _graphs import calls_of, tick
+from _processes import printed_by
 from _recording import RecordingStore
 from _slow import slow
 from _things import Thing
@@ -311,16 +309,6 @@ def test_annotated_and_waited_for() -> None:
         np.testing.assert_array_equal(lazy[1:, 3].compute(**SYNC), values[1:, 3])
     with dask.config.set({"optimization.fuse.active": False}):
         np.testing.assert_array_equal((lazy[1:] - lazy[:-1]).compute(**SYNC), np.diff(values, axis=0))
-
-
-def printed_by(program: str, *arguments: str, **environment: str) -> list[str]:
-    """The lines that a program of Python prints."""
-    run = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program), *arguments],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **environment},
-        capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
-    return run.stdout.splitlines()
 
 
 @pytest.mark.slow

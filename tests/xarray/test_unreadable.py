@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import warnings
 from collections.abc import Callable
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents
+from _documents import document, edit
 
 import xzarr3
 from xzarr3.errors import MetadataError, UnknownExtensionError
@@ -35,9 +35,9 @@ def stored(*changes: tuple[str, Callable[[Any], object]], zarr_format: Any = 3) 
     store = xzarr3.to_zarr(data(), zarr_format=zarr_format, consolidated=False).store
     for name, change in changes:
         key = DOCUMENTS[zarr_format].format(name)
-        document = json.loads(bytes(store.get(key) or b""))
-        change(document)
-        store.set(key, json.dumps(document).encode())
+        changed = document(store, key)
+        change(changed)
+        edit(store, key, **changed)
     return store
 
 
@@ -125,10 +125,9 @@ def test_open_dataset_names_what_is_no_variable_and_leaves_it_out(case: str, con
     store = stored(("bad", lambda document: document.update(change)))
     if consolidated:
         names = [key.partition("/")[0] for key in store.list() if key.endswith("/zarr.json")]
-        held = {name: json.loads(bytes(store.get(f"{name}/zarr.json") or b"")) for name in names}
-        document = json.loads(bytes(store.get("zarr.json") or b""))
-        document["consolidated_metadata"] = {"kind": "inline", "must_understand": False, "metadata": held}
-        store.set("zarr.json", json.dumps(document).encode())
+        held = {name: document(store, f"{name}/zarr.json") for name in names}
+        copies = {"kind": "inline", "must_understand": False, "metadata": held}
+        edit(store, "zarr.json", consolidated_metadata=copies)
     with pytest.raises(error, match=message) as caught:
         xzarr3.open_dataset(store, on_unreadable="raise")
     if error is not KeyError:  # An array without names of dimensions can be read, but is no variable.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import pickle
 import re
 from collections import Counter
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import run_threads
+from _documents import edit
 from _engines import QUIET, Stores, ours, theirs
 from _recording import recording
 from _slow import slow
@@ -308,8 +308,7 @@ def test_what_is_not_kept_is_not_looked_at() -> None:
     found = xr.open_datatree(store, engine=Xzarr3BackendEntrypoint, keep_variables=["tas"])
     names = {"/": set(), "/b": {"tas", "time", "lat", "lon"}, "/c": {"tas"}}
     assert {name: set(node.variables) for name, node in found.to_dict().items()} == names
-    document = json.loads(bytes(store.get("b/lat_bnds/zarr.json") or b""))
-    store.set("b/lat_bnds/zarr.json", json.dumps({**document, "data_type": "decimal"}).encode())
+    edit(store, "b/lat_bnds/zarr.json", data_type="decimal")
     with pytest.raises(xzarr3.UnknownExtensionError):
         ours(store, group="b", on_unreadable="raise")
     with store.recorded() as made:

@@ -17,6 +17,7 @@ import numcodecs
 import numpy as np
 import pytest
 import xarray as xr
+from _documents import edit
 from _engines import QUIET, Stores, check_same, ours, theirs
 from _recording import recording
 from _things import case
@@ -86,9 +87,7 @@ def test_very_many_chunks_of_several_lengths_are_not_listed() -> None:
     store = xzarr3.MemoryStore()
     xzarr3.create_array(store, "a", shape=10**9 + 7, dtype="i1", chunks=4, dimension_names=["x"])
     lengths = {"kind": "inline", "chunk_shapes": [[[3, 1], [1, 10**9], [4, 1]]]}
-    document = json.loads(bytes(store.get("a/zarr.json") or b""))
-    document["chunk_grid"] = {"name": "rectilinear", "configuration": lengths}
-    store.set("a/zarr.json", json.dumps(document).encode())
+    edit(store, "a/zarr.json", chunk_grid={"name": "rectilinear", "configuration": lengths})
     found = ours(store)["a"]
     assert (found.encoding["chunks"], found[[0, 5, 10**9]].values.tolist()) == ((4,), [0, 0, 0])
 

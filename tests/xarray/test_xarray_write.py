@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from _engines import FORMATS, QUIET, NotingStore, contents, document, refused, theirs, write
+from _engines import DOCUMENTS, FORMATS, QUIET, NotingStore, contents, document, refused, theirs, write
 from _killed import end_at_change
 from _slow import covering, slow
 from _strategies import attempt
@@ -39,7 +39,6 @@ pytestmark = [pytest.mark.filterwarnings(each) for each in QUIET if "Serializati
 
 
 EVERYTHING = {**CORPUS, **TEXTS}
-DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata", "array.json", "group.json")
 TOP = {3: "a x zarr.json", 2: ".zattrs .zgroup .zmetadata a x", "3-draft": "data meta zarr.json"}
 """What is at the root of a store where small() was written."""
 
