@@ -256,12 +256,8 @@ def sharded() -> xr.Dataset:
     ds["odd"].encoding = {"chunks": (5, 3), "shards": (10, 6), "_FillValue": -1.0}
     ds["packed"].encoding = {"dtype": "int16", "scale_factor": 0.1, "_FillValue": np.int16(-1)}
     ds["packed"].encoding |= {"chunks": (6, 4), "shards": (24, 8)}
-    ds["time"].encoding = {
-        "units": "days since 1999-01-01",
-        "dtype": "int32",
-        "chunks": (8,),
-        "shards": (24,),
-    }
+    ds["time"].encoding = {"units": "days since 1999-01-01", "dtype": "int32"}
+    ds["time"].encoding |= {"chunks": (8,), "shards": (24,)}
     return ds
 
 

@@ -217,7 +217,7 @@ def test_the_document_is_parsed_and_checked_once(tmp_path: Path, monkeypatch: py
 
 
 _SILENT = """
-import base64, pickle, sys, threading
+import base64, os, pickle, sys, threading
 import fsspec.core, fsspec.implementations.local
 import xzarr3, xzarr3.arrays, xzarr3.stores.cache, xzarr3.stores.zip
 import xzarr3.stores.object.store, xzarr3.stores.fsspec, xzarr3.dask
@@ -226,11 +226,8 @@ before, seen = set(sys.modules), []
 def hear(event, args):
     if event.split(".")[0] in ("open", "os", "socket", "_thread", "import", "subprocess", "fcntl", "glob"):
         seen.append((event, args))
-stat = __import__("os").stat
-def told(*args, **kwargs):
-    seen.append(("stat", args))
-    return stat(*args, **kwargs)
-__import__("os").stat = told
+stat = os.stat
+os.stat = lambda *args, **kwargs: (seen.append(("stat", args)), stat(*args, **kwargs))[1]
 sys.addaudithook(hear)
 for recipe in recipes:
     array, again = pickle.loads(recipe), pickle.loads(recipe)

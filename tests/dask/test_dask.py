@@ -189,14 +189,11 @@ def test_auto_chunks_are_of_a_size_that_is_worth_a_task() -> None:
 
 
 CHANGES: dict[str, Callable[[xzarr3.Array], object]] = {
-    "whole": lambda array: array.set(..., 5),
-    "last element": lambda array: array.set((-1, -1), 5),
+    "whole": lambda array: array.set(..., 5), "last element": lambda array: array.set((-1, -1), 5),
     "erased chunk": lambda array: array.set((slice(0, 10), slice(0, 10)), 0),
-    "attributes": lambda array: array.attrs.update(x=1),
-    "resize": lambda array: array.resize((20, 40)),
-    "append": lambda array: array.append(np.ones((1, 40))),
-    "same values": lambda array: None,
-}
+    "attributes": lambda array: array.attrs.update(x=1), "resize": lambda array: array.resize((20, 40)),
+    "append": lambda array: array.append(np.ones((1, 40))), "same values": lambda array: None,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("process", ["here", slow("elsewhere"), slow("memory")])

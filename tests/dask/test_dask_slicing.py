@@ -122,7 +122,6 @@ def test_any_selections_are_those_of_dask(data: st.DataObject) -> None:
 
 
 def test_long_dimensions_with_few_uneven_blocks() -> None:
-    """The work is that of the blocks, never that of the elements."""
     blocks = Edges(((1, 1), (10**12, 3), (5, 2)))
     view = every(blocks, blocks.total).selected(slice(None, None, -2))
     assert view.number == 6
@@ -366,16 +365,14 @@ def test_names_tell_what_is_selected(local_store: LocalStore) -> None:
     ways = [
         [lazy[5, 10:20], lazy[5][10:20], lazy[:, 10:20][5], lazy[-25, 10:-20], lazy[5:6, 5:][0, 5:15]],
         [lazy, lazy[...], lazy[:], lazy[::-1][::-1], lazy[:30, 0:], lazy[-99:99], whole],
-        [lazy[::-2], lazy[::-1][::2]],
-        [lazy[3:3], lazy[9:5], lazy[5:][0:0]],
+        [lazy[::-2], lazy[::-1][::2]], [lazy[3:3], lazy[9:5], lazy[5:][0:0]],
         [lazy[1:], lazy[::-1][:-1][::-1]],
         *([each] for each in (lazy[5:6], lazy[5], lazy[6], lazy[:, 5], mine[2:])),
         *([from_zarr(array, chunks=chunks)] for chunks in (-1, (7, 7), ((20, 10), 40), ((10, 20), 40))),
-        [from_zarr(array, chunks=-1)[5]],
-        [mine, mine[::-1][::-1]],
+        [from_zarr(array, chunks=-1)[5]], [mine, mine[::-1][::-1]],
         [from_zarr(_made(30, 40, chunks=10)[0], chunks="units")],
         [from_zarr(_made(30, 40, where=local_store, path="b", chunks=10)[0], chunks="units")],
-    ]
+    ]  # fmt: skip
     names = [{each.name for each in same} for same in ways]
     assert [len(each) for each in names] == [1] * len(ways)
     assert len(set().union(*names)) == len(ways)
@@ -417,7 +414,6 @@ def test_prefixes_say_what_is_read(path: str, prefix: str, split: str) -> None:
 
 
 def test_the_root_says_nothing_about_an_array(local_store: LocalStore, tmp_path: Path) -> None:
-    """Whatever else is written to a store, the names of an array stay."""
     shapes: dict[str, Any] = {"many": (1000, 2), "flat": 5000, "few": 10}
     options: dict[str, Any] = {"chunks": 1, "dtype": "i1"}
     arrays = [xzarr3.create_array(local_store, name, shape=shapes[name], **options) for name in shapes]

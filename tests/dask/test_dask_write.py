@@ -152,7 +152,6 @@ def test_writes_on_a_cluster(client: Any, tmp_path: Path) -> None:
 
 
 def test_what_is_outside_a_region_is_kept_by_writers_at_the_same_time(tmp_path: Path) -> None:
-    """Two calls write to the halves of each unit."""
     values, target = numbers(64, 64), blank((64, 64), (16, 16), LocalStore(tmp_path))
 
     def write(rows: slice) -> None:
@@ -183,7 +182,6 @@ def test_a_shared_source_is_computed_once() -> None:
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("twin", ["same", "opened", "below", "pickled", "linked"])
 def test_two_sources_that_share_a_unit(one: Any, two: Any, overlap: bool, twin: str, tmp_path: Path) -> None:
-    """They are refused only if they share elements."""
     xzarr3.create_group(tmp_path)
     target = sample(tmp_path / "store", data=np.zeros((30, 40)))
     (tmp_path / "linked").symlink_to("store")
@@ -545,7 +543,6 @@ def test_finished_tiles_are_left_out(blocks: tuple[int, int]) -> None:
 
 @pytest.mark.slow
 def test_streaming_through_small_workers(client: Any, tmp_path: Path) -> None:
-    """From store to store, with something in between, and little of it in memory."""
     assert memory_limit() == memory_limit(client) == pytest.approx(700 * 2**20)
     shape = (64, 1024, 1024)
     source = blank(shape, (5, 512, 512), LocalStore(tmp_path / "a"), dtype="f4", compressors=None)

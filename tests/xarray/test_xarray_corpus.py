@@ -198,7 +198,6 @@ def test_either_appends_to_the_other(tmp_path: Path, name: str, zarr_format: Any
 ], ids=repr)  # fmt: skip
 @pytest.mark.parametrize("writer", WRITERS)
 def test_lists_of_stores(tmp_path: Path, writer: str, options: dict[str, Any]) -> None:
-    """Six stores of one dataset: three along time, each in two along longitude."""
     whole = DATASETS["cmip_noleap"]()
     paths: Any = [[str(tmp_path / f"{t}-{x}.zarr") for x in range(2)] for t in range(3)]
     for t, row in enumerate(paths):

@@ -223,11 +223,9 @@ def _packed_store(dtype: str, chunks: Any, shards: Any, **attributes: Any) -> xz
 
 ATTRIBUTES: dict[str, st.SearchStrategy[Any]] = {
     "scale_factor": st.sampled_from([0.01, 2, 1e-30, np.float32(0.1), np.float64(0.1), np.int16(3)]),
-    "add_offset": st.sampled_from([273.15, -5, 1e10]),
-    "_FillValue": st.sampled_from([7, 0]),
-    "missing_value": st.just(7),
-    "_Unsigned": st.sampled_from(["true", "false"]),
-}
+    "add_offset": st.sampled_from([273.15, -5, 1e10]), "_FillValue": st.sampled_from([7, 0]),
+    "missing_value": st.just(7), "_Unsigned": st.sampled_from(["true", "false"]),
+}  # fmt: skip
 LAYOUTS: list[tuple[Any, Any]] = [
     ((8, 33, 40), None), ((70, 33, 40), None), ((7, 11, 40), (35, 33, 40)), ((9, 10, 11), None)
 ]  # fmt: skip

@@ -43,11 +43,8 @@ Made = Callable[[], xr.Dataset]
 
 def base(n: int = 3, start: int = 0) -> xr.Dataset:
     values = np.arange(n * 4.0).reshape(n, 4) + start
-    return xr.Dataset(
-        {"a": (("time", "x"), values, {"u": "K"}), "s": ("x", np.arange(4) + start)},
-        coords={"time": np.arange(start, start + n), "x": [10, 20, 30, 40]},
-        attrs={"old": 1},
-    )
+    data = {"a": (("time", "x"), values, {"u": "K"}), "s": ("x", np.arange(4) + start)}
+    return xr.Dataset(data, {"time": np.arange(start, start + n), "x": [10, 20, 30, 40]}, {"old": 1})
 
 
 def dates(n: int = 3, start: int = 0) -> xr.Dataset:

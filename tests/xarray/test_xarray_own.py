@@ -47,28 +47,20 @@ PARTIAL = [
 BY_DECISION: dict[str, str] = {
     **dict.fromkeys(PARTIAL, BLOCKS),
     "test_append_with_append_dim_no_overwrite": "an append replaces no coordinates that the old values have",
-    "test_array_type_after_indexing": LAZY,
-    "test_attributes": WORDING,
+    "test_array_type_after_indexing": LAZY, "test_attributes": WORDING,
     "test_chunk_encoding": "chunks that came with the variable are left out where they cannot be",
-    "test_chunk_encoding_with_dask": BLOCKS,
-    "test_compressor_encoding[3]": DOCUMENTS,
-    "test_dropna": LAZY,
-    "test_encoding_kwarg": WORDING,
-    "test_invalid_dataarray_names_raise": WORDING,
-    "test_non_existent_store": WORDING,
-    "test_read_non_consolidated_warning": NO_WARNING,
-    "test_roundtrip_object_dtype": LOSES,
-    "test_roundtrip_string_encoded_characters": LOSES,
-    "test_roundtrip_stringdtype_nulls": LOSES,
-    "test_shard_encoding[3]": WORDING,
+    "test_chunk_encoding_with_dask": BLOCKS, "test_compressor_encoding[3]": DOCUMENTS, "test_dropna": LAZY,
+    "test_encoding_kwarg": WORDING, "test_invalid_dataarray_names_raise": WORDING,
+    "test_non_existent_store": WORDING, "test_read_non_consolidated_warning": NO_WARNING,
+    "test_roundtrip_object_dtype": LOSES, "test_roundtrip_string_encoded_characters": LOSES,
+    "test_roundtrip_stringdtype_nulls": LOSES, "test_shard_encoding[3]": WORDING,
     "test_shard_encoding_with_dask": BLOCKS,
     "test_to_zarr_append_compute_false_roundtrip": "compute=False is refused where old values would be lost",
     "test_to_zarr_compute_false": "scalars of the fill value are stored",
-    "test_to_zarr_not_consolidated": NO_WARNING,
-    "test_zarr_encoding[zarr_format=3]": DOCUMENTS,
+    "test_to_zarr_not_consolidated": NO_WARNING, "test_zarr_encoding[zarr_format=3]": DOCUMENTS,
     "test_zarr_fill_value_setting[2-int]": "a mark of missing values is kept apart from the fill value",
     "test_zarr_fill_value_setting[2-float]": "a mark of missing values is kept apart from the fill value",
-}
+}  # fmt: skip
 """Names of tests, some with their parameters, and why they fail."""
 
 

@@ -49,13 +49,11 @@ def test_other_data_types_of_zarr_python(tmp_path: Path, zarr_format: int) -> No
     values = {
         "datetime64[s]": np.array([0, 10**9, "NaT"], "M8[s]"),
         "datetime64[D]": np.array(["2000-01-01", "1850-05-05", "2100-12-31"], "M8[D]"),
-        "timedelta64[ms]": np.array([1, -1, "NaT"], "m8[ms]"),
-        "U3": np.array(["a", "", "é"], "U3"),
-        "S3": np.array([b"a", b"", b"xyz"], "S3"),
-        "bytes": np.array([b"a\0", b"", b"c"], object),
+        "timedelta64[ms]": np.array([1, -1, "NaT"], "m8[ms]"), "U3": np.array(["a", "", "é"], "U3"),
+        "S3": np.array([b"a", b"", b"xyz"], "S3"), "bytes": np.array([b"a\0", b"", b"c"], object),
         "records": np.array([(1, 2.5), (0, 0), (3, 4)], [("a", "<i2"), ("b", "<f8")]),
         "raw": np.array([b"ab", b"\0\0", b"cd"], "V2"),
-    }
+    }  # fmt: skip
     group = zarr.create_group(tmp_path, zarr_format=zarr_format)
     version_2 = {"attributes": {"_ARRAY_DIMENSIONS": ["x"]}}
     named: dict[str, Any] = version_2 if zarr_format == 2 else {"dimension_names": ["x"]}
@@ -105,14 +103,12 @@ def test_codecs_that_numcodecs_lacks_are_kept_as_they_are_in_the_document(tmp_pa
 
 
 VERSION_2_CODECS: dict[str, dict[str, Any]] = {
-    "nothing": {"compressors": None},
-    "zlib": {"compressors": numcodecs.Zlib(1)},
-    "gzip": {"compressors": numcodecs.GZip(1)},
-    "blosc": {"compressors": numcodecs.Blosc("zstd", 3, 2)},
+    "nothing": {"compressors": None}, "zlib": {"compressors": numcodecs.Zlib(1)},
+    "gzip": {"compressors": numcodecs.GZip(1)}, "blosc": {"compressors": numcodecs.Blosc("zstd", 3, 2)},
     "delta": {"filters": [numcodecs.Delta("<f8")]},
     "packed": {"filters": [numcodecs.FixedScaleOffset(0, 4, "<f8", "<i4")]},
     "several": {"filters": [numcodecs.Delta("<f8"), numcodecs.CRC32()], "compressors": numcodecs.Zlib(1)},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", VERSION_2_CODECS)

@@ -54,7 +54,6 @@ def tree(offset: int = 0) -> xr.DataTree:
 @pytest.mark.parametrize(("zarr_format", "chunked"), [(3, False), slow(2, True)])
 @pytest.mark.parametrize("name", slow_but(MADE, "mixed_tree", "nothing"))
 def test_the_same_as_xarray_writes(tmp_path: Path, name: str, zarr_format: Any, chunked: bool) -> None:
-    """And what either writes is the same tree for both."""
     data = MADE[name]()
     if chunked:
         data = data.chunk()
