@@ -60,7 +60,7 @@ def later(number: int, begin: str = "2023-01-01") -> xr.Dataset:
 @pytest.mark.parametrize(("chunk", "number"), [(12, 24), (12, 17), slow(7, 1), slow(48, 47)])
 @pytest.mark.parametrize(("way", "block"), [("drop", None), ("prepend", None), ("prepend", 5)])
 def test_as_written_at_once(
-    way: str, block: int | None, store: Any, zarr_format: Any, chunk: int, number: int
+    way: str, block: Any, store: Any, zarr_format: Any, chunk: int, number: int
 ) -> None:
     archive(way, store, number, chunk, zarr_format=zarr_format)
     group, after = roll(way, store, number, block), read(store)
@@ -221,9 +221,7 @@ def test_values_set_meanwhile_are_not_lost(
     ("prepend", (prepend, "shift")), ("drop", (rolling._Shifting, "_plan")),
     ("prepend", (rolling._Shifting, "_plan")),
 ])  # fmt: skip
-def test_what_is_replaced_after_it_was_looked_at_stays(
-    way: str, step: Any, store: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_replaced_stays(way: str, step: Any, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before the labels are shifted, the other dataset of the same shape holds those that come, too."""
     archive(way, store, 12)
     other, go_on = read(store) * -1, getattr(*step)
@@ -243,9 +241,7 @@ def test_what_is_replaced_after_it_was_looked_at_stays(
 
 
 @WAYS
-def test_who_looks_while_what_goes_back_lies_aside_is_told(
-    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_looks_meanwhile_is_told(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values that are absent for a moment are no fill values; what is stored then is not lost in silence."""
     archive(way, tmp_path, 12)
     array, moves = xzarr3.open_array(tmp_path, "t2m", mode="r+"), xzarr3.open_array(tmp_path, "t2m")
@@ -274,9 +270,7 @@ def test_who_looks_while_what_goes_back_lies_aside_is_told(
 
 @KINDS
 @pytest.mark.parametrize("change", ["drop append_dim", "prepend append_dim", "prepend prepend_dim"])
-def test_another_append_meanwhile_raises_and_loses_nothing(
-    change: str, store: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_append_meanwhile_raises(change: str, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (way, other), store = change.split(), store.with_traits(conflict_deadline=0.2)
     archive(way, store, 24)
     more, raised = later(2, "2023-01-01" if other == "append_dim" else "2018-11-01"), []

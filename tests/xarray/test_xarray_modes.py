@@ -524,9 +524,7 @@ def test_processes_that_write_regions_of_one_chunk(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_after_a_killed_append_nobody_waits_on_the_same_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nobody_waits_after_a_killed_append(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     to_zarr(timed(3, 0), tmp_path)
     more = timed(2, 3).chunk(time=1)
 
