@@ -379,7 +379,7 @@ def _shuffled(uses: Sequence[_Uses], blocks: Numbers, random: np.random.Generato
 def _names(array: Any, selected: Any) -> Iterator[Name]:
     """The chunks that a selection touches, of the arrays that are joined, if there are several."""
     if isinstance(array, JoinedArray):
-        for piece in array.joint.split(selected):
+        for piece in array.pieces(selected):
             yield from _names(array.sources[piece.at].array, piece.selection)
         return
     sides = [

@@ -129,6 +129,7 @@ def test_an_array_that_its_handle_makes_shorter_is_not_read_past_its_end(shape: 
     arrays[1].resize(shape)
     for read in (
         lambda: whole[...],
+        lambda: whole.explain(...),
         lambda: xzarr3.copy(whole, xzarr3.MemoryStore()),
         from_zarr(whole).compute,
     ):

@@ -201,7 +201,7 @@ class JoinedArray(Joined, ReadableArray):
 
     def _read_into(self, result: AnyArray, plan: ReadPlan, threads: int | None, *, is_own: bool) -> None:
         """Read what a plan selects into ``result``; ``is_own`` makes no difference."""
-        pieces = [*self.joint.split(plan.selection)]
+        pieces = [*self.pieces(plan.selection)]
         at_once = min(threads or self.waiting, self.waiting, len(pieces))
         if at_once > 1:  # Of the threads that may wait, each piece has its share.
             threads = max(1, (threads or self.waiting) // at_once)
@@ -210,7 +210,6 @@ class JoinedArray(Joined, ReadableArray):
     def _read(self, result: AnyArray, threads: int | None, piece: Piece) -> None:
         """Read what one source has of a selection into its place."""
         source = self.sources[piece.at]
-        self._check_length(piece.at)
         array, is_view = source.array, all(isinstance(each, (int, slice)) for each in piece.place)
         is_plain = source.convert is None and array.dtype == result.dtype
         if is_view and piece.repeated is None and is_plain and not array.is_optional:
@@ -224,6 +223,12 @@ class JoinedArray(Joined, ReadableArray):
         if piece.repeated is not None:
             values = np.expand_dims(values, piece.repeated)
         result[piece.place or ...] = values
+
+    def pieces(self, selection: Selected) -> Iterator[Piece]:
+        """What each array reads of a selection; raises if one was made shorter since it was joined."""
+        for piece in self.joint.split(selection):
+            self._check_length(piece.at)
+            yield piece
 
     def _check_length(self, at: int) -> None:
         """Raise if an array was made shorter by its handle, which the user has, too."""

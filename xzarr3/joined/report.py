@@ -67,7 +67,7 @@ def explain(
         return source.place, source.explain_selected(piece.selection, fields, threads)
 
     plan = array.plan_selected(selection)
-    found = parallel_map(of_source, array.joint.split(selection), max(array.waiting, 1))
+    found = parallel_map(of_source, array.pieces(selection), max(array.waiting, 1))
     each = [one for _, one in found]
     first = itertools.islice(itertools.chain.from_iterable(one.first for one in each), _SHOWN)
     return JoinedExplanation(

@@ -47,7 +47,7 @@ class Read(NamedTuple):
 def reads_of(array: object, selection: Selected, *, named: bool = False) -> Iterator[Read]:
     """The reads of stored arrays for a selection of an array; none if it is not stored."""
     if isinstance(array, JoinedArray):
-        for piece in array.joint.split(selection):
+        for piece in array.pieces(selection):
             yield from reads_of(array.sources[piece.at].array, piece.selection, named=True)
     elif isinstance(array, Array):
         yield Read(array, selection, array.place if named else array.name)
