@@ -43,6 +43,16 @@ from xzarr3.codecs.scale_offset import ScaleOffsetCodec
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "float32", "float64")
 ROUNDINGS = ("nearest-even", "towards-zero", "towards-positive", "towards-negative", "nearest-away")
+NOT_VALID: list[Any] = [
+    [[1], [0]], [[1, 0], 10, [3, 4]], [[3, 4], 10, [0, 1]],  # These three are those of the text.
+    [[0, 0]], [[0], [0, 1]], [-1, -1], [0, 24], [-2], [True, 24], [2.0, 12], ["a"], [None], [{}], [[[0]]],
+    [[-1]], 24, "24",
+]  # fmt: skip
+CASTS = [("f8", "i2"), ("f4", "u1"), ("i4", "i1"), ("f8", "f4"), ("u2", "f4"), ("f8", "f2")]
+SMOOTH = np.arange(4096, dtype="<i4")
+NOISE = np.random.default_rng(0).integers(0, 2**31, 4096, "<i4")
+SHUFFLE = codec("numcodecs.shuffle", elementsize=4)
+CODECS, BITS = r"configuration\.codecs", r"configuration\.header_bits"
 
 
 def codec_of(name: str, **configuration: Any) -> Any:
@@ -89,13 +99,6 @@ def test_reshape(shape: list[Any], chunk: tuple[int, ...], expected: tuple[int, 
     assert made.ravel().tolist() == list(range(math.prod(chunk)))
     assert np.array_equal(codec.decode(made, spec), values)
     assert np.shares_memory(codec.decode(made, spec), made) or not made.size
-
-
-NOT_VALID: list[Any] = [
-    [[1], [0]], [[1, 0], 10, [3, 4]], [[3, 4], 10, [0, 1]],  # These three are those of the text.
-    [[0, 0]], [[0], [0, 1]], [-1, -1], [0, 24], [-2], [True, 24], [2.0, 12], ["a"], [None], [{}], [[[0]]],
-    [[-1]], 24, "24",
-]  # fmt: skip
 
 
 @pytest.mark.parametrize(("shape", "chunk", "reason"), [
@@ -577,9 +580,6 @@ def test_scaled_and_cast(fill: float) -> None:
     refuses(partial(array.set, 0), [1000], ChunkEncodeError, "range")
 
 
-CASTS = [("f8", "i2"), ("f4", "u1"), ("i4", "i1"), ("f8", "f4"), ("u2", "f4"), ("f8", "f2")]
-
-
 def of_zarr_python() -> dict[str, tuple[Any, Any, dict[str, Any]]]:
     """Values, the part of them that is written and options, with the codecs of zarr-python."""
     zarr = pytest.importorskip("zarr")
@@ -711,11 +711,6 @@ def test_with_zarrs(tmp_path: Path, name: str, configuration: Any, dtype: str, m
     assert np.array_equal(found[...], values)
 
 
-SMOOTH = np.arange(4096, dtype="<i4")
-NOISE = np.random.default_rng(0).integers(0, 2**31, 4096, "<i4")
-SHUFFLE = codec("numcodecs.shuffle", elementsize=4)
-
-
 def document(codecs: Any, **fields: Any) -> dict[str, Any]:
     return {"name": "conditional", "configuration": {"codecs": codecs, **fields}}
 
@@ -781,9 +776,6 @@ def test_document() -> None:
     assert pickle.loads(pickle.dumps(codec)) == codec
     assert hash(codec) == hash(codec_from_json(json.loads(json.dumps(data))))
     assert ConditionalCodec(["gzip"]).to_json() == document([{"name": "gzip", "configuration": {"level": 5}}])
-
-
-CODECS, BITS = r"configuration\.codecs", r"configuration\.header_bits"
 
 
 @pytest.mark.parametrize(("data", "match"), [

@@ -29,6 +29,8 @@ from xzarr3 import extensions
 from xzarr3.codecs import codec_from_json, codec_names
 from xzarr3.errors import ChunkDecodeError, MetadataError, UnknownExtensionError
 
+VALUES = np.arange(63, dtype="i2").reshape(7, 9)
+
 
 class Reversed(Codec):  # type: ignore[misc]
     codec_id = "reversed_of_tests"
@@ -83,9 +85,6 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def zarr() -> Any:
     return pytest.importorskip("zarr", minversion="3")
-
-
-VALUES = np.arange(63, dtype="i2").reshape(7, 9)
 
 
 @pytest.mark.parametrize("dtype", ["<i2", ">i2", "<f8", "|u1"])

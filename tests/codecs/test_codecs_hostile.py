@@ -50,6 +50,8 @@ DATA_CHECKED = {*ALWAYS_CHECKED, "gzip", *(f"numcodecs.{name}" for name in ("zli
 """Codecs that find any change of the data, as their streams have checksums."""
 WITHOUT_END = {"numcodecs.zfpy", "zfp"}
 """Codecs whose data do not tell where they end, so that data cut short may still hold all that counts."""
+ZEROS = bytes(16 * MIB)
+GIB = 64  # Of these
 
 
 def values_for(element: str) -> Any:
@@ -190,10 +192,6 @@ def test_checksums_find_any_bit(chunk: Tampered) -> None:
         changed = bytearray(chunk.value)
         changed[bit // 8] ^= 1 << bit % 8
         assert chunk.read(bytes(changed), local=False) is None, bit
-
-
-ZEROS = bytes(16 * MIB)
-GIB = 64  # Of these
 
 
 def _gzip(data: bytes) -> bytes:

@@ -26,6 +26,10 @@ from xzarr3.codecs.numcodecs import from_numcodecs, to_numcodecs
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.formats import V2
 
+INTEGERS = ["|i1", "|u1", "<i2", ">i2", "<u2", ">u2", "<i4", ">i4", "<u4", ">u4", "<i8", ">i8", "<u8", ">u8"]
+FLOATS = ["<f2", ">f2", "<f4", ">f4", "<f8", ">f8"]
+NOISE = np.random.default_rng(4).bytes(400)
+
 
 def of(codec_id: str, **fields: Any) -> dict[str, Any]:
     """The configuration of a codec, as documents of version 2 have it."""
@@ -72,10 +76,6 @@ def both_ways(values: np.ndarray[Any, Any], filters: Any, compressor: Any = None
     assert same_bits(chain.decode(theirs), expected.astype(native.dtype))
     assert same_bits(peer_decode(ours, values, filters, compressor, order), expected)
     assert same_bits(chain.decode(ours), expected.astype(native.dtype))
-
-
-INTEGERS = ["|i1", "|u1", "<i2", ">i2", "<u2", ">u2", "<i4", ">i4", "<u4", ">u4", "<i8", ">i8", "<u8", ">u8"]
-FLOATS = ["<f2", ">f2", "<f4", ">f4", "<f8", ">f8"]
 
 
 def numbers(dtype: str, shape: tuple[int, ...] = (4, 6)) -> np.ndarray[Any, Any]:
@@ -205,9 +205,6 @@ CHECKSUMS: list[dict[str, Any]] = [
 
 def to_bytes(value: Any) -> bytes:
     return bytes(memoryview(value).cast("B")) if len(value) else b""
-
-
-NOISE = np.random.default_rng(4).bytes(400)
 
 
 def coder(config: Mapping[str, Any]) -> xzarr3.codecs.BytesBytesCodec:

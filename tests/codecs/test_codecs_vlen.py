@@ -33,19 +33,22 @@ from xzarr3.dtypes import parse_dtype
 ARRAY_TYPE = np.dtypes.StringDType()
 STRING, BYTES, INT = "string", "bytes", "int16"
 TEXT = [["", "a", "bc"], ["é\0", "\0", "𝄞 clef " * 50]]
-
-
-def vlen(items: list[bytes], number: int | None = None) -> bytes:
-    head = struct.pack("<I", len(items) if number is None else number)
-    return head + b"".join(struct.pack("<I", len(item)) + item for item in items)
-
-
 CODECS: dict[str, Any] = {"string": VLenUTF8Codec(), "bytes": VLenBytesCodec()}
 PEERS = {"string": numcodecs.VLenUTF8(), "bytes": numcodecs.VLenBytes()}
 ITEMS: dict[str, st.SearchStrategy[Any]] = {
     "string": st.one_of(st.text(max_size=8), st.text(alphabet="a\0é𝄞", max_size=300)),
     "bytes": st.binary(max_size=30),
 }
+LAYOUTS: list[dict[str, Any]] = [
+    {"chunks": (2, 3)}, {"chunks": (2, 3), "shards": (4, 6)}, {"chunks": (5, 7), "compressors": None},
+    {"chunks": (1, 2), "shards": (5, 6), "compressors": None},
+    {"chunks": (3, 3), "filters": TransposeCodec((1, 0)), "compressors": [BloscCodec("lz4"), Crc32cCodec()]},
+]  # fmt: skip
+
+
+def vlen(items: list[bytes], number: int | None = None) -> bytes:
+    head = struct.pack("<I", len(items) if number is None else number)
+    return head + b"".join(struct.pack("<I", len(item)) + item for item in items)
 
 
 @pytest.mark.parametrize("name", CODECS)
@@ -144,13 +147,6 @@ def test_the_codec_of_a_data_type() -> None:
     for name, codec in CODECS.items():  # Elements of no fixed size are not regrouped.
         chain = CodecChain((codec, BloscCodec(), shuffle()), spec_of(name, (2,)))
         assert chain.codecs[1:] == (BloscCodec(shuffle="bitshuffle", typesize=1), shuffle(1))
-
-
-LAYOUTS: list[dict[str, Any]] = [
-    {"chunks": (2, 3)}, {"chunks": (2, 3), "shards": (4, 6)}, {"chunks": (5, 7), "compressors": None},
-    {"chunks": (1, 2), "shards": (5, 6), "compressors": None},
-    {"chunks": (3, 3), "filters": TransposeCodec((1, 0)), "compressors": [BloscCodec("lz4"), Crc32cCodec()]},
-]  # fmt: skip
 
 
 def words(name: str) -> tuple[Any, Any]:

@@ -28,6 +28,15 @@ MODES: list[tuple[dict[str, Any], dict[str, Any]]] = [
       for each, bits in ((1, 1), (19, 19), (64, 64), (0, 64), (1000, 64))),
 ]  # fmt: skip
 """Configurations and what zfpy is told to do the same."""
+PAIRS = [
+    (*mode, dtype) for mode in MODES for dtype in (*NATIVE, *PROMOTED)
+    if mode[0]["mode"] != "fixed_accuracy" or dtype[0] == "f"
+]  # fmt: skip
+LOSSY: list[Any] = [
+    ZfpCodec(mode="fixed_accuracy", tolerance=0.1), ZfpCodec(mode="fixed_precision", precision=16),
+    ZfpCodec(mode="fixed_rate", rate=12), ZfpyCodec(tolerance=0.1), ZfpyCodec(mode=3, precision=16),
+    ZfpyCodec(mode=2, rate=12),
+]  # fmt: skip
 
 
 def values_of(dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -38,12 +47,6 @@ def values_of(dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     most = {"int32": 2**30, "int64": 2**62}.get(dtype, limits.max)  # Of what all modes keep.
     least = max(limits.min, -most) if dtype[0] == "i" else 0
     return np.asarray(rng.integers(least, min(most, limits.max), shape, dtype, endpoint=True))
-
-
-PAIRS = [
-    (*mode, dtype) for mode in MODES for dtype in (*NATIVE, *PROMOTED)
-    if mode[0]["mode"] != "fixed_accuracy" or dtype[0] == "f"
-]  # fmt: skip
 
 
 def zero_of(dtype: np.dtype[Any]) -> int:
@@ -157,13 +160,6 @@ def test_zfpy_with_limits_that_its_header_calls_expert(codec: ZfpyCodec, dtype: 
     spec, values = spec_of(dtype, (5, 7)), values_of(dtype, (5, 7)) // 2
     found = codec.decode(codec.encode(values, spec), spec)
     np.testing.assert_allclose(found, values, rtol=1e-5)
-
-
-LOSSY: list[Any] = [
-    ZfpCodec(mode="fixed_accuracy", tolerance=0.1), ZfpCodec(mode="fixed_precision", precision=16),
-    ZfpCodec(mode="fixed_rate", rate=12), ZfpyCodec(tolerance=0.1), ZfpyCodec(mode=3, precision=16),
-    ZfpyCodec(mode=2, rate=12),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize("codec", LOSSY, ids=repr)

@@ -31,6 +31,12 @@ from xzarr3.dtypes.variable_length import VariableLengthBytes, VariableLengthUTF
 FLOATS = ("float16", "float32", "float64")
 COMPLEX = {"complex64": "float32", "complex128": "float64"}
 INTEGERS = [name for name in NUMERIC if native(name).kind in "iu"]
+NO_NUMBER: list[Any] = [None, [0.5], {}, b"0", Thing(), np.datetime64("2000"), "0.5x"]
+NO_INTEGER: list[Any] = [
+    *NO_NUMBER, np.nan, np.inf, -np.inf, 0.5, 1e300, np.float32(np.nan), 1j, "1", [1], 2.0**64
+]  # fmt: skip
+NAT = -(2**63)
+UNITS = ["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as"]
 
 
 def from_json(name: str, value: Any) -> np.generic:
@@ -269,12 +275,6 @@ def test_cast_is_numpys_or_refused(source: str, target: str, data: st.DataObject
     assert error is None or target in str(error)
 
 
-NO_NUMBER: list[Any] = [None, [0.5], {}, b"0", Thing(), np.datetime64("2000"), "0.5x"]
-NO_INTEGER: list[Any] = [
-    *NO_NUMBER, np.nan, np.inf, -np.inf, 0.5, 1e300, np.float32(np.nan), 1j, "1", [1], 2.0**64
-]  # fmt: skip
-
-
 @pytest.mark.parametrize("name", [*INTEGERS, *FLOATS, *COMPLEX])
 def test_what_a_number_cannot_hold(name: str) -> None:
     data_type = parse_dtype(name)
@@ -307,9 +307,6 @@ def test_the_forms_of_documents_can_be_cast() -> None:
         assert same_bits(parse_dtype(name).cast_scalar(parts), from_json(name, parts))
         others = ["NaN", "Infinity", "1j", [1], ["nan", 0]]
         refuses(parse_dtype(name).cast_scalar, others, DataTypeValidationError, "two parts")
-
-
-NAT = -(2**63)
 
 
 def time_json(name: str, unit: str, scale_factor: Any) -> dict[str, Any]:
@@ -617,9 +614,6 @@ def test_strings_that_are_all_the_same(fill: str) -> None:
         if array.size > 2:
             array.reshape(-1)[1] = "x"
             assert not data_type.holds_only(array, fill)
-
-
-UNITS = ["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as"]
 
 
 @pytest.mark.parametrize("sign", "<>")

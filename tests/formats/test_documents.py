@@ -32,6 +32,7 @@ BIG = {"name": "bytes", "configuration": {"endian": "big"}}
 BLOSC = {"cname": "lz4", "clevel": 1, "shuffle": "shuffle", "typesize": 2, "blocksize": 0}
 TRANSPOSE = {"name": "transpose", "configuration": {"order": [1, 0]}}
 GROUP = {"zarr_format": 3, "node_type": "group"}
+NESTED = [(3, "own"), (2, "own"), ("3-draft", "own"), (3, "consolidated"), (2, "consolidated")]
 
 
 def codec(name: str, configuration: Any) -> dict[str, Any]:
@@ -436,9 +437,6 @@ def nested(levels: int, zarr_format: Any, place: str) -> xzarr3.MemoryStore:
         if place == "own" or "/" not in key:
             store.set(key, bytes(store.get(key) or b"").replace(b'"here"', deep))
     return store
-
-
-NESTED = [(3, "own"), (2, "own"), ("3-draft", "own"), (3, "consolidated"), (2, "consolidated")]
 
 
 @pytest.mark.parametrize(("zarr_format", "place"), NESTED)

@@ -44,6 +44,12 @@ EXAMPLE = {
     "attributes": {"foo": 42, "bar": "apples", "baz": [1, 2, 3, 4]},
 }  # fmt: skip
 """The first example of the text."""
+VALUES = np.arange(24, dtype="<i4").reshape(4, 6)
+INNER = {"meta/e/in.group.json", "meta/e/in/a.array.json", "data/e/in/a/c0"}
+EXPLICIT = {"meta/e.group.json", "meta/e/a.array.json", "data/e/a/c0"} | INNER
+IMPLICIT = {"meta/i/deep/a.array.json", "data/i/deep/a/c0"}
+TOP = {"meta/top.array.json", "data/top/c0"}
+ALL = {"zarr.json", "meta/topmost.array.json", "data/topmost/c0"} | EXPLICIT | IMPLICIT | TOP
 
 
 def line(data_type: Any, fill_value: Any, **changes: Any) -> dict[str, Any]:
@@ -555,9 +561,6 @@ def test_what_the_draft_cannot_say(field: str) -> None:
         assert "3-draft" in str(error)
 
 
-VALUES = np.arange(24, dtype="<i4").reshape(4, 6)
-
-
 def keys(store: Store, part: str = "") -> set[str]:
     return {key for key in store.list() if part in key}
 
@@ -576,13 +579,6 @@ def filled() -> MemoryStore:
     for path in ("e/a", "e/in/a", "i/deep/a", "top", "topmost"):
         xzarr3.create_array(store, path, data=np.ones(2), compressors=None, zarr_format="3-draft")
     return store
-
-
-INNER = {"meta/e/in.group.json", "meta/e/in/a.array.json", "data/e/in/a/c0"}
-EXPLICIT = {"meta/e.group.json", "meta/e/a.array.json", "data/e/a/c0"} | INNER
-IMPLICIT = {"meta/i/deep/a.array.json", "data/i/deep/a/c0"}
-TOP = {"meta/top.array.json", "data/top/c0"}
-ALL = {"zarr.json", "meta/topmost.array.json", "data/topmost/c0"} | EXPLICIT | IMPLICIT | TOP
 
 
 @pytest.mark.parametrize(("path", "gone"), [

@@ -32,6 +32,8 @@ ZLIB = {"id": "zlib", "level": 1}
 SHUFFLE = {"id": "shuffle", "elementsize": 2}
 TEXT = {"id": "vlen-utf8"}
 JSON2 = json.loads(json.dumps(numcodecs.JSON().get_config()))
+OBJECTS: dict[str, Any] = {"dtype": "|O", "fill_value": None}
+NETCDF = {"_NCZARR_ARRAY": {"dimrefs": ["/c", "/d"]}}
 
 
 def read(held: Any, path: str = "a/b") -> Any:
@@ -169,9 +171,6 @@ def test_chunk_keys(separator: Any) -> None:
         assert parse(zarray(shape=shape, chunks=chunks)).chunk_grid == RegularGrid(grid)
 
 
-OBJECTS: dict[str, Any] = {"dtype": "|O", "fill_value": None}
-
-
 @pytest.mark.parametrize(("fields", "codecs"), [
     ({}, "bytes"), ({"filters": []}, "bytes"), ({"order": "F"}, "transpose bytes"),
     ({"order": "F", "shape": [4], "chunks": [2]}, "bytes"),
@@ -237,9 +236,6 @@ def test_unknown_extensions(fields: Any, field: str, found: str) -> None:
     error = refused(parse, zarray(**fields), kind=UnknownExtensionError)
     assert str(error.field).startswith(field)
     assert found in str(error)
-
-
-NETCDF = {"_NCZARR_ARRAY": {"dimrefs": ["/c", "/d"]}}
 
 
 @pytest.mark.parametrize(("attributes", "extra", "found"), [

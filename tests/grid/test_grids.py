@@ -27,6 +27,20 @@ from xzarr3.codecs import BytesCodec, ShardingCodec, TransposeCodec
 from xzarr3.grid import Edges, RectilinearGrid, RegularGrid, Steps, grid_for, parse_grid
 
 LITTLE = BytesCodec("little")
+JUNK: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-2, 9), st.integers(), st.floats(), st.text(max_size=3)),
+    lambda inner: st.lists(inner, max_size=4), max_leaves=12,
+)  # fmt: skip
+AGREEING: list[tuple[Any, Any]] = [
+    ((2, 3), (2, 3)), ((2, 3), (2, 3, 4)), ((2, 3), (2, 3, 3, 4)), ((2,), (2, 2, 2)), ((), (2,)), (2, 2),
+]  # fmt: skip
+DIFFERING: list[tuple[Any, Any]] = [
+    ((2, 3, 3), (2, 3, 4)), ((2, 3), (2, 4)), ((2, 3), (3, 2)), ((2, 2, 3), (2, 3)), ((2, 3), 2), (2, 3),
+]  # fmt: skip
+PIPELINES = {
+    "zarr-python": {"codec_pipeline.path": "zarr.core.codec_pipeline.BatchedCodecPipeline"},
+    "zarrs": {"codec_pipeline.path": "zarrs.ZarrsCodecPipeline", "codec_pipeline.strict": True},
+}
 
 
 def rectilinear(chunk_shapes: list[Any], **configuration: Any) -> dict[str, Any]:
@@ -146,12 +160,6 @@ def test_the_fields_of_the_configuration() -> None:
     ):
         refused(error, match, partial(opened, **configuration))
     assert opened(**given, note={"must_understand": False}).chunks == (4, 6)
-
-
-JUNK: st.SearchStrategy[Any] = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(-2, 9), st.integers(), st.floats(), st.text(max_size=3)),
-    lambda inner: st.lists(inner, max_size=4), max_leaves=12,
-)  # fmt: skip
 
 
 @pytest.mark.slow
@@ -296,14 +304,6 @@ def test_a_dimension_that_grows(case: tuple[int, Any], new: int, unit: int) -> N
     if before and added:
         assert max(added) <= max(before)
         assert all(length == max(before) for length in added[:-1])
-
-
-AGREEING: list[tuple[Any, Any]] = [
-    ((2, 3), (2, 3)), ((2, 3), (2, 3, 4)), ((2, 3), (2, 3, 3, 4)), ((2,), (2, 2, 2)), ((), (2,)), (2, 2),
-]  # fmt: skip
-DIFFERING: list[tuple[Any, Any]] = [
-    ((2, 3, 3), (2, 3, 4)), ((2, 3), (2, 4)), ((2, 3), (3, 2)), ((2, 2, 3), (2, 3)), ((2, 3), 2), (2, 3),
-]  # fmt: skip
 
 
 def test_grids_compare_by_what_they_mean() -> None:
@@ -457,12 +457,6 @@ def test_small_chunks_are_grouped_along_their_edges() -> None:
     edges = set(itertools.accumulate(lengths))
     assert set(itertools.accumulate(lazy.chunks[0])) <= edges
     assert int(lazy.sum().compute()) == 3 * array.size
-
-
-PIPELINES = {
-    "zarr-python": {"codec_pipeline.path": "zarr.core.codec_pipeline.BatchedCodecPipeline"},
-    "zarrs": {"codec_pipeline.path": "zarrs.ZarrsCodecPipeline", "codec_pipeline.strict": True},
-}
 
 
 @pytest.fixture(params=PIPELINES)

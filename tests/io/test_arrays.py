@@ -40,6 +40,14 @@ from xzarr3.codecs.numcodecs.filters import FixedScaleOffsetCodec
 from xzarr3.dtypes import RawBytes
 from xzarr3.model import metadata
 
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "plain": {"compressors": None}, "zstd": {}, "shards": {"shards": (2, 6)},
+    "gzip": {"compressors": GzipCodec(1)}, "uneven": {"chunks": [[2, 2, 2, 3], [3, 1, 2]]},
+}  # fmt: skip
+ROUND_TRIPS: list[dict[str, Any]] = [
+    {"chunks": (2, 3)}, {"chunks": (1, 2), "shards": (2, 4)}, {"chunks": ([1, 3], [2, 1, 2])}
+]  # fmt: skip
+
 
 def made(store: xzarr3.Store | None = None, path: str = "", **options: Any) -> xzarr3.Array:
     return xzarr3.create_array(xzarr3.MemoryStore() if store is None else store, path, **options)
@@ -49,12 +57,6 @@ def simple(shape: Any = (4, 6), **options: Any) -> xzarr3.Array:
     """An array of int16, its elements counted up."""
     data = np.arange(math.prod(shape), dtype="int16").reshape(shape)
     return made(data=data, **{"chunks": (2, 3), **options})
-
-
-LAYOUTS: dict[str, dict[str, Any]] = {
-    "plain": {"compressors": None}, "zstd": {}, "shards": {"shards": (2, 6)},
-    "gzip": {"compressors": GzipCodec(1)}, "uneven": {"chunks": [[2, 2, 2, 3], [3, 1, 2]]},
-}  # fmt: skip
 
 
 def laid_out(layout: str, old: Any, store: xzarr3.Store | None = None) -> xzarr3.Array:
@@ -840,11 +842,6 @@ def test_an_array_is_replaced_by_what_is_made_of_it(store: xzarr3.Store) -> None
     unsafe = da.from_array(np.array([1.5]))
     refused(xzarr3.DataTypeValidationError, None, lambda: made(store, "b", data=unsafe, dtype="i4"))
     assert list(xzarr3.open_group(store)) == ["a"]
-
-
-ROUND_TRIPS: list[dict[str, Any]] = [
-    {"chunks": (2, 3)}, {"chunks": (1, 2), "shards": (2, 4)}, {"chunks": ([1, 3], [2, 1, 2])}
-]  # fmt: skip
 
 
 def same_elements(data_type: Any, one: Any, other: Any) -> bool:

@@ -57,6 +57,16 @@ CODECS: dict[str, list[Any]] = {
     "gzip-zstd-crc32c": ["gzip", "zstd", "crc32c"],
     "shuffle-shuffle-crc32c-zstd": [SHUFFLE, SHUFFLE, "crc32c", "zstd"],
 }  # fmt: skip
+DTYPES = (
+    "bool", "int8", "uint16", "int32", "float16", "float32", "float64", "complex64", "complex128",
+    "datetime64[s]", "S3", "U2",
+)  # fmt: skip
+GZIP = codec("gzip", level=5)
+TILES = [np.s_[y : y + 32, x : x + 32] for y in range(0, 256, 32) for x in range(0, 256, 32)]
+WRITTEN = [np.s_[:, 8:24], np.s_[40:50, 40:48]]
+PARTS = [*(np.s_[y : y + 32, 8:24] for y in range(0, 256, 32)), WRITTEN[1]]
+FEW_AND_MANY = pytest.mark.parametrize("region", [np.s_[1:3, 5:12], np.s_[1:, 3:4]], ids=["few", "many"])
+IN_PARTS: dict[str, Any] = {"shape": (20, 20), "chunks": (2, 5), "dtype": "uint16"}
 
 
 class Seen:
@@ -139,12 +149,6 @@ def orthogonal(values: np.ndarray[Any, Any], index: Any) -> np.ndarray[Any, Any]
     for axis in reversed(range(len(index))):
         values = values[(slice(None),) * axis + (index[axis],)]
     return np.ascontiguousarray(values)
-
-
-DTYPES = (
-    "bool", "int8", "uint16", "int32", "float16", "float32", "float64", "complex64", "complex128",
-    "datetime64[s]", "S3", "U2",
-)  # fmt: skip
 
 
 @st.composite
@@ -511,9 +515,6 @@ def damages(data: bytes, rng: np.random.Generator) -> Iterator[bytes]:
         yield bytes(found)
 
 
-GZIP = codec("gzip", level=5)
-
-
 def unchecked(*codecs: Any, location: str = "end") -> Any:
     """The codec of a shard without a checksum, so that any index is believed."""
     return sharding((2, 16), LITTLE, *codecs, index=(LITTLE,), location=location)
@@ -770,11 +771,6 @@ def test_a_link_within_the_store_is_followed_and_one_in_the_place_of_a_chunk_rep
     assert outside.read_bytes() == bytes(range(256))
 
 
-TILES = [np.s_[y : y + 32, x : x + 32] for y in range(0, 256, 32) for x in range(0, 256, 32)]
-WRITTEN = [np.s_[:, 8:24], np.s_[40:50, 40:48]]
-PARTS = [*(np.s_[y : y + 32, 8:24] for y in range(0, 256, 32)), WRITTEN[1]]
-
-
 @pytest.mark.parametrize(("writes", "regions", "options"), [
     ([...], TILES, {}), ([...], TILES, {"shards": (64, 64)}), (WRITTEN, PARTS, {}),
     (WRITTEN, PARTS, {"compressors": "zstd"}),
@@ -801,10 +797,6 @@ def test_a_killed_writer_leaves_old_or_new_chunks(
             assert found[region].max() == found[region].min() >= 1
             found[region] = 1
         assert np.all(found == 1)
-
-
-FEW_AND_MANY = pytest.mark.parametrize("region", [np.s_[1:3, 5:12], np.s_[1:, 3:4]], ids=["few", "many"])
-IN_PARTS: dict[str, Any] = {"shape": (20, 20), "chunks": (2, 5), "dtype": "uint16"}
 
 
 @FEW_AND_MANY

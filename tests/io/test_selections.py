@@ -31,6 +31,11 @@ THOROUGH = settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 every_way = pytest.mark.usefixtures("ways")
+STRUCT = [("a", "<i2"), ("b", [("c", "<f4"), ("d", "u1")]), ("e", "S2")]
+SMALL = ("int4", "uint2", "bfloat16") if find_spec("ml_dtypes") else ()
+KINDS = ("core", "core", "rectilinear", "v2", "string", "bytes", "struct", "small", "bool")
+FOLDER = ""
+THREADS = st.sampled_from([1, 2, 5])
 
 
 class Case(NamedTuple):
@@ -40,10 +45,6 @@ class Case(NamedTuple):
     model: np.ndarray[Any, Any]
     name: Any
     """Its data type, as ``new_values`` takes it."""
-
-
-STRUCT = [("a", "<i2"), ("b", [("c", "<f4"), ("d", "u1")]), ("e", "S2")]
-SMALL = ("int4", "uint2", "bfloat16") if find_spec("ml_dtypes") else ()
 
 
 @st.composite
@@ -75,9 +76,6 @@ def new_values(name: Any, shape: tuple[int, ...]) -> st.SearchStrategy[np.ndarra
     return arrays_of(parse_dtype(name), shape)
 
 
-KINDS = ("core", "core", "rectilinear", "v2", "string", "bytes", "struct", "small", "bool")
-
-
 @st.composite
 def cases(draw: st.DrawFn, *, min_dims: int = 0, kinds: tuple[str, ...] = KINDS) -> Case:
     """An array of any shape, grid, codecs, data type, format and store, of which a part is written."""
@@ -106,9 +104,6 @@ def cases(draw: st.DrawFn, *, min_dims: int = 0, kinds: tuple[str, ...] = KINDS)
             array[region] = array.fill_value
     array = xzarr3.open_array(store, mode="r+", chunk_cache=draw(st.sampled_from([None, 600, 2**20])))
     return Case(array, np.array(model), name)
-
-
-FOLDER = ""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -309,9 +304,6 @@ def spread(data: st.DataObject, name: Any, shape: tuple[int, ...]) -> np.ndarray
     cut = data.draw(st.integers(0, len(shape)))
     given = tuple(1 if n and data.draw(st.integers(0, 3)) == 0 else n for n in shape[cut:])
     return data.draw(new_values(name, given))
-
-
-THREADS = st.sampled_from([1, 2, 5])
 
 
 @every_way

@@ -37,6 +37,7 @@ from xzarr3.stores.local import files
 from xzarr3.stores.locks import key_lock
 
 TOO_LONG = 30.0  # Seconds after which a thread hangs.
+OLD = np.arange(64, dtype="int32").reshape(8, 8)
 
 
 def finish(*works: Callable[[], Any]) -> list[Any]:
@@ -270,9 +271,6 @@ def decoded(monkeypatch: pytest.MonkeyPatch, python_executor: None) -> list[int]
     monkeypatch.setattr(shards, "_indexes", shards._Indexes())
     monkeypatch.setattr(files, "_SETTLED", 0)
     return found
-
-
-OLD = np.arange(64, dtype="int32").reshape(8, 8)
 
 
 def sharded(path: Path, data: Any = OLD) -> xzarr3.Array:

@@ -21,6 +21,8 @@ from xzarr3.fields import REQUIRED, Meta, read
 from xzarr3.model import chunk_keys
 from xzarr3.model.storage_transformers import storage_transformer_names, unregister_storage_transformer
 
+NAME = "example.suffixed"
+
 
 class _Flipped(Store):
     """Every bit of every value is stored inverted, under keys with another beginning."""
@@ -185,9 +187,6 @@ def test_a_check_reads_through_it(store: Store) -> None:
     store.set("a/c/9/9", b"")
     found = {finding.code for finding in xzarr3.check(store, decode="all").findings}
     assert found == {"chunk-size", "chunk-outside"}
-
-
-NAME = "example.suffixed"
 
 
 @dataclass(frozen=True)
