@@ -500,8 +500,7 @@ FILTERS: list[tuple[str, list[Any], Any, Any]] = [
     ("f4", [CastValueCodec("uint8", scalar_map=NAN_IS_255)], np.nan, lambda n: n % 250),
     ("i4", [ScaleOffsetCodec(1000, 3)], 1000, lambda n: n),
     ("i4", [ScaleOffsetCodec(7, -3), CastValueCodec("float64")], 12, lambda n: n),
-    ("u2", [ReshapeCodec([-1])], 3, lambda n: n),
-    ("u2", [ReshapeCodec([[0, 1]])], 3, lambda n: n),
+    ("u2", [ReshapeCodec([-1])], 3, lambda n: n), ("u2", [ReshapeCodec([[0, 1]])], 3, lambda n: n),
     ("f4", [BitRoundCodec(20)], 0.5, lambda n: n),
 ]  # fmt: skip
 
