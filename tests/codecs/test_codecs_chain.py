@@ -114,8 +114,6 @@ FAILURES: list[Exception] = [
 
 
 class _Plan:
-    """What the codecs below raise, in which method."""
-
     where = ""
     error: BaseException = ValueError()
 

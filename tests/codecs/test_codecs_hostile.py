@@ -199,7 +199,6 @@ def _gzip(data: bytes) -> bytes:
 
 
 def _one_stream(make: Any) -> bytes:
-    """A GiB of zeros that a compressor was given piece by piece."""
     return b"".join([*(make.compress(ZEROS) for _ in range(GIB)), make.flush()])
 
 

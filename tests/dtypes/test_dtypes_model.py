@@ -332,7 +332,6 @@ class Spelled(Fraction):
 
 @pytest.fixture
 def restored() -> Iterator[None]:
-    """The common registry has its classes again after the test."""
     before = dict(registry.contents)
     yield
     registry.contents.clear()

@@ -44,19 +44,16 @@ PIPELINES = {
 
 
 def rectilinear(chunk_shapes: list[Any], **configuration: Any) -> dict[str, Any]:
-    """The field ``chunk_grid`` of a document."""
     configuration = {"kind": "inline", "chunk_shapes": chunk_shapes, **configuration}
     return {"name": "rectilinear", "configuration": configuration}
 
 
 def written(shape: list[int], chunk_shapes: list[Any], chunks: Any = None, **changes: Any) -> xzarr3.Array:
-    """An array that others wrote."""
     document = array_document(shape=shape, chunk_grid=rectilinear(chunk_shapes), **changes)
     return stored(document, chunks)
 
 
 def made(**options: Any) -> xzarr3.Array:
-    """A new array in memory."""
     return xzarr3.create_array(xzarr3.MemoryStore(), **options)
 
 
@@ -349,7 +346,6 @@ def test_appending_pieces_adds_chunks_that_are_the_pieces() -> None:
 
 @pytest.mark.parametrize("orders", [[], [(1, 2, 0)], [(1, 2, 0), (0, 2, 1)], [(2, 1, 0), (1, 2, 0)]])
 def test_shards_grow_by_whole_inner_chunks(orders: list[tuple[int, ...]]) -> None:
-    """Also where they are transposed."""
     turned = np.array([2, 3, 5])  # The lengths of the inner chunks, as the array has its dimensions.
     for order in orders:
         turned = turned[list(order)]

@@ -68,7 +68,6 @@ def threads_for_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def stored(data: Any, request_bytes: int = 64, traits: Any = None, **options: Any) -> Any:
-    """A store that notes what is asked for, and an array in it."""
     store = recording(None, request_bytes, **(traits or {}))
     return store, xzarr3.create_array(store, data=data, **{"compressors": None, **options})
 

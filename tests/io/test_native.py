@@ -184,7 +184,6 @@ def arrays(draw: st.DrawFn) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
 
 
 def in_memory(draw: Any, values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """The same values in another order in memory."""
     how = draw(st.sampled_from(("C", "F", "backwards", "apart")))
     if how == "backwards":
         back = (slice(None, None, -1),) * values.ndim

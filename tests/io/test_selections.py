@@ -153,7 +153,6 @@ def index_arrays(draw: st.DrawFn, size: int, shape: tuple[int, ...]) -> Any:
 
 @st.composite
 def masks(draw: st.DrawFn, shape: tuple[int, ...], count: int | None = None) -> np.ndarray[Any, Any]:
-    """Truth values, of which ``count`` are true."""
     flat = np.zeros(math.prod(shape), bool)
     count = draw(st.integers(0, flat.size)) if count is None else count
     flat[draw(st.permutations(range(flat.size)))[:count]] = True
@@ -217,7 +216,6 @@ def indices_each(draw: st.DrawFn, shape: tuple[int, ...], common: Any = None) ->
 
 @st.composite
 def blocks_of(draw: st.DrawFn, array: xzarr3.Array) -> tuple[tuple[Any, ...], tuple[slice, ...]]:
-    """Blocks along each dimension, and the elements that they cover."""
     selection: list[Any] = []
     region: list[slice] = []
     for size, along in zip(array.shape, array.write_chunk_sizes, strict=True):
@@ -279,7 +277,6 @@ class Chosen(NamedTuple):
 
 @st.composite
 def chosen(draw: st.DrawFn, array: xzarr3.Array, model: np.ndarray[Any, Any], way: str) -> Chosen:
-    """A selection of one kind."""
     reader, view = reader_of(array, "get" if way == "mask" else way), model
     if way == "oindex":
         selection = draw(indices_each(model.shape))

@@ -191,8 +191,6 @@ def test_a_check_reads_through_it(store: Store) -> None:
 
 @dataclass(frozen=True)
 class Suffixed(ChunkKeyEncoding):
-    """Keys in the opposite order of the coordinates, with a suffix."""
-
     name: str = NAME
     suffix: str = ".bin"
 
