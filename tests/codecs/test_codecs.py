@@ -287,13 +287,20 @@ def test_blosc_that_is_not(cname: str) -> None:
         not_read(blosc_header(good, nbytes=nbytes), 1000, BLOSC, "blosc", "bytes")
 
 
-def test_blosc_refuses_what_it_cannot_hold() -> None:
+def test_blosc_refuses_what_it_cannot_hold(tmp_path: Path) -> None:
     class Large(bytes):
         def __len__(self) -> int:
             return 2**31
 
     (error,) = refuses(BloscCodec().encode, [Large()], ChunkEncodeError, "2 GiB")
     assert error.codec == "blosc"
+    # Snappy within it is refused by name.
+    chunk = struct.pack("<BBBBIII", 2, 1, 0x50, 1, 8, 8, 40) + bytes(24)
+    document = codec("blosc", cname="snappy", clevel=1, shuffle="noshuffle", typesize=1, blocksize=0)
+    array = xzarr3.create_array(tmp_path, shape=(8,), chunks=(8,), dtype="uint8", compressors=[document])
+    refuses(partial(array.set, ...), [1], ChunkEncodeError, "'snappy'; expected one of")
+    xzarr3.open_store(tmp_path, mode="r+").set("c/0", chunk)
+    refuses(array.get, [...], ChunkDecodeError, "compressed with snappy, blosc here has")
 
 
 @pytest.mark.parametrize("compressor", [None, GZIP, ZSTD, BLOSC], ids=["bytes", "gzip", "zstd", "blosc"])
@@ -401,12 +408,3 @@ def test_codecs_that_were_parsed_before() -> None:
     # Codecs are equal if their documents are.
     for same in ((1, 1.0, True), (0.0, -0.0, 0)):
         assert len({_Careless(value) for value in (*same, *same)}) == len(same)
-
-
-def test_snappy_inside_blosc_is_refused_by_name(tmp_path: Path) -> None:
-    chunk = struct.pack("<BBBBIII", 2, 1, 0x50, 1, 8, 8, 40) + bytes(24)
-    document = codec("blosc", cname="snappy", clevel=1, shuffle="noshuffle", typesize=1, blocksize=0)
-    array = xzarr3.create_array(tmp_path, shape=(8,), chunks=(8,), dtype="uint8", compressors=[document])
-    refuses(partial(array.set, ...), [1], ChunkEncodeError, "'snappy'; expected one of")
-    xzarr3.open_store(tmp_path, mode="r+").set("c/0", chunk)
-    refuses(array.get, [...], ChunkDecodeError, "compressed with snappy, blosc here has")

@@ -144,26 +144,19 @@ def test_damaged_chunks_are_errors() -> None:
         refuses(xzarr3.open_array(store).get, [...], ChunkDecodeError)
 
 
-@pytest.mark.parametrize(("inner", "message"), [
-    ({"name": "optional", "configuration": {"name": "int8"}}, "'optional' of 'optional'"),
-    ({"name": "struct", "configuration": {"fields": [{"name": "x", "data_type": "int8"}]}}, "'struct'"),
-    ({"name": "nope"}, "unknown data type"), ({}, "unknown data type"),
-])  # fmt: skip
-def test_other_inner_types_are_refused(inner: Any, message: str) -> None:
-    refuses(parse_dtype, [{"name": "optional", "configuration": inner}], UnknownExtensionError, message)
-
-
-@pytest.mark.parametrize("options", [
-    {"serializer": "bytes"}, {"serializer": "packbits"}, {"zarr_format": 2}, {"zarr_format": "3-draft"},
-    {"filters": [{"name": "scale_offset", "configuration": {"offset": 1, "scale": 2}}]},
-    {"dtype": "float32", "serializer": OPTIONAL},
-], ids=str)  # fmt: skip
-def test_other_codecs_and_formats_are_refused(options: dict[str, Any]) -> None:
-    given: Any = {"shape": 4, "dtype": Optional(parse_dtype("float32")), **options}
-    refused(MetadataError, "optional", lambda: xzarr3.create_array(MemoryStore(), **given))
-
-
-def test_what_the_inner_type_cannot_hold_is_refused() -> None:
+def test_other_types_codecs_formats_and_values_are_refused() -> None:
+    for inner, words in (
+        ({"name": "optional", "configuration": {"name": "int8"}}, "'optional' of 'optional'"),
+        ({"name": "struct", "configuration": {"fields": [{"name": "x", "data_type": "int8"}]}}, "'struct'"),
+        ({"name": "nope"}, "unknown data type"), ({}, "unknown data type"),
+    ):  # fmt: skip
+        refuses(parse_dtype, [{"name": "optional", "configuration": inner}], UnknownExtensionError, words)
+    given: dict[str, Any] = {"shape": 4, "dtype": Optional(parse_dtype("float32"))}
+    refuses(lambda options: xzarr3.create_array(MemoryStore(), **given | options), [
+        {"serializer": "bytes"}, {"serializer": "packbits"}, {"zarr_format": 2}, {"zarr_format": "3-draft"},
+        {"filters": [{"name": "scale_offset", "configuration": {"offset": 1, "scale": 2}}]},
+        {"dtype": "float32", "serializer": OPTIONAL},
+    ], MetadataError, "optional")  # fmt: skip
     values = [[1.5, 2], [2**31, 0], np.array([np.inf, 1.0]), ["a", None]]
     refuses(partial(xzarr3.array, dtype=INT), values, DataTypeValidationError)
 

@@ -103,6 +103,9 @@ def test_values_pass_through_it_both_ways(store: Store) -> None:
     assert store.get("a/c/0/0") is None
     array[1, 1:3] = -1
     assert xzarr3.open_array(store, "a")[1].tolist() == [5, -1, -1, 8, 9]
+    # Of two, the first is next to the array.
+    array = _make(store, Flip(1), Flip(2), overwrite=True)
+    assert (bytes(store.get("a/flipped/flipped/c/0/0"))[0], array[0, 0]) == (3, 0)
 
 
 def test_document_and_reopening(store: Store) -> None:
@@ -115,12 +118,6 @@ def test_document_and_reopening(store: Store) -> None:
     unregister_storage_transformer(Flip.name)
     words = r"storage_transformers\[0\].*example\.flip"
     refuses(partial(xzarr3.open_array, store), ["a"], xzarr3.UnknownExtensionError, words)
-
-
-def test_the_first_is_next_to_the_array(store: Store) -> None:
-    array = _make(store, Flip(1), Flip(2))
-    assert bytes(store.get("a/flipped/flipped/c/0/0"))[0] == 3
-    assert array[0, 0] == 0
 
 
 def test_resize_append_and_delete(store: Store) -> None:
@@ -167,14 +164,6 @@ def test_one_that_need_not_be_understood_is_passed_over_and_kept() -> None:
     assert array[1, 1] == 6
     array.attrs["a"] = 1
     assert document(store, "a/zarr.json")["storage_transformers"] == [hint]
-
-
-def test_formats_without_them_refuse() -> None:
-    store = MemoryStore()
-    for zarr_format in (2, "3-draft"):
-        make = partial(_make, store, Flip(), zarr_format=zarr_format)
-        refused(xzarr3.MetadataError, "storage_transformers", make)
-    assert list(store.list()) == []
 
 
 def test_a_check_reads_through_it(store: Store) -> None:
@@ -271,10 +260,14 @@ def test_errors_of_the_class_name_the_encoding(monkeypatch: pytest.MonkeyPatch) 
     refuses(xzarr3.open_array, [store], xzarr3.MetadataError, f"'{NAME}': ValueError: no such suffix")
 
 
-def test_other_formats_refuse_it() -> None:
+def test_other_formats_refuse_them() -> None:
+    store = MemoryStore()
     for zarr_format in (2, "3-draft"):
+        make = partial(_make, store, Flip(), zarr_format=zarr_format)
+        refused(xzarr3.MetadataError, "storage_transformers", make)
         options: Any = {"data": [1], "chunk_key_encoding": NAME, "zarr_format": zarr_format}
-        refused(xzarr3.MetadataError, "chunk", partial(xzarr3.create_array, MemoryStore(), **options))
+        refused(xzarr3.MetadataError, "chunk", partial(xzarr3.create_array, store, **options))
+    assert list(store.list()) == []
 
 
 def test_a_class_without_a_configuration_has_a_separator(store: Store) -> None:
