@@ -72,9 +72,7 @@ def encoded(codec: Codec, values: Any, data_type: str) -> Any:
     return bytes(made) if isinstance(codec, ArrayBytesCodec) else made
 
 
-def refused(
-    name: str, configuration: Any, data_type: Any = "float32", shape: tuple[int, ...] = (4, 6)
-) -> MetadataError:
+def refused(name: str, configuration: Any, data_type: Any = "float32", shape: Any = (4, 6)) -> MetadataError:
     serializer = [] if name in ("packbits", "n5_default") else [LITTLE]
     codecs = [{"name": name, "configuration": configuration}, *serializer]
     (error,) = refuses(stored, [chunk_document(data_type, shape, codecs, fill_value=0)], MetadataError)

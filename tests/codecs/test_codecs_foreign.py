@@ -91,9 +91,7 @@ def zarr() -> Any:
 @pytest.mark.parametrize(("codec", "delta"), [  # zarr-python drops the shape of what a filter returns.
     (Reversed(3), False), (Reversed(3), True), (Shaped(), False),
 ], ids=["bytes", "delta", "shaped"])  # fmt: skip
-def test_codecs_of_numcodecs_in_version_2(
-    dtype: str, codec: Any, delta: bool, zarr: Any, tmp_path: Any
-) -> None:
+def test_numcodecs_in_version_2(dtype: str, codec: Any, delta: bool, zarr: Any, tmp_path: Path) -> None:
     filters = [numcodecs.Delta(dtype)] if delta else None
     values = VALUES.astype(dtype)
     options: Any = {"shape": values.shape, "chunks": (4, 5), "dtype": dtype, "zarr_format": 2}
@@ -303,9 +301,7 @@ def test_end_to_end(site: Path, tmp_path: Path) -> None:
     total = 4950 + sum(range(5, 60))
     assert read == f"imported\n{total} 118 7\nFlip(mask=255)\nTrue\n"
     # Without the package, the error says which codec is missing.
-    refuses(
-        lambda path: xzarr3.open_array(str(tmp_path), path), ["a"], UnknownExtensionError, r"example\.flip"
-    )
+    refuses(xzarr3.open_array, [str(tmp_path / "a")], UnknownExtensionError, r"example\.flip")
 
 
 @pytest.mark.slow

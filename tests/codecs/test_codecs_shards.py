@@ -38,9 +38,7 @@ def shard_values(missing: tuple[int, ...] = (), fill: int = 0) -> Any:
     return np.block([[parts[0], parts[1]], [parts[2], parts[3]]])
 
 
-def shard_of(
-    entries: list[tuple[int, int]], body: bytes, location: str = "end", order: str = "<", check: bool = True
-) -> bytes:
+def shard_of(entries: Any, body: bytes, location: str = "end", order: str = "<", check: bool = True) -> bytes:
     index = b"".join(struct.pack(f"{order}QQ", *entry) for entry in entries)
     index = checked(index) if check else index
     return index + body if location == "start" else body + index

@@ -426,13 +426,11 @@ def test_the_older_struct_is_read_and_not_written() -> None:
         ["t", time_json("datetime", "s", 10)],
     ]}}  # fmt: skip
     data_type = registry.match_json(older, zarr_format=3)
-    assert data_type == Struct(
-        (("x", Float32()), ("p", Struct((("y", Int16()),))), ("t", DateTime64("s", 10)))
-    )
+    time = DateTime64("s", 10)
+    assert data_type == Struct((("x", Float32()), ("p", Struct((("y", Int16()),))), ("t", time)))
     assert Structured is Struct
-    assert data_type.to_json(3) == struct_json(
-        ("x", "float32"), ("p", struct_json(("y", "int16"))), ("t", time_json("datetime", "s", 10))
-    )
+    fields = ("x", "float32"), ("p", struct_json(("y", "int16"))), ("t", time_json("datetime", "s", 10))
+    assert data_type.to_json(3) == struct_json(*fields)
     # Its fill values were base64 of the elements, little endian.
     scalar = data_type.from_json_scalar("AACAPwIBBQAAAAAAAAA=", zarr_format=3)
     assert data_type.to_json_scalar(scalar, zarr_format=3) == {"x": 1.0, "p": {"y": 258}, "t": 5}
@@ -669,10 +667,8 @@ def test_times_convert_exactly_or_not_at_all(
     assert found.astype(source.dtype).view("i8").tolist() == source.view("i8").tolist()
     seconds = {"W": 604800, "D": 86400, "h": 3600, "m": 60, "s": 1}
     if unit in seconds and target in seconds:
-        factor = seconds[unit] * scale
-        assert found.view("i8").tolist()[0] == (
-            NAT if count == NAT else count * factor // (seconds[target] * other)
-        )
+        exact = count * seconds[unit] * scale // (seconds[target] * other)
+        assert found.view("i8").tolist()[0] == (NAT if count == NAT else exact)
     calendar = {"Y", "M"}
     if letter == "m" and count != NAT:
         assert (unit in calendar) == (target in calendar)

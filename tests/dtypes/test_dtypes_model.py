@@ -291,9 +291,8 @@ def test_classes_of_others_have_all_methods(own: DataTypeRegistry, monkeypatch: 
     assert own.match_json("r16", zarr_format=3) == RawBits(16)
     refuses(partial(own.match_json, zarr_format=2), ["fraction"], UnknownExtensionError)
     refuses(partial(Fraction.from_json, zarr_format=2), ["fraction"], DataTypeValidationError, "format 2")
-    refuses(
-        partial(Fraction.from_json, zarr_format=3), ("fraction", 5, None, [], {}), DataTypeValidationError
-    )
+    wrong = ("fraction", 5, None, [], {})
+    refuses(partial(Fraction.from_json, zarr_format=3), wrong, DataTypeValidationError)
     # And no error of theirs comes through.
     monkeypatch.setattr(Fraction, "from_json_scalar", lambda self, data, zarr_format: data.no_such_attribute)
     read = partial(fill_value_from_json, Fraction(), zarr_format=3)
@@ -423,9 +422,7 @@ def test_whatever_users_pass() -> None:
     spec = {"name": ">i2", "object_codec_id": None}  # These are forms of version 2 alone.
     assert parse_dtype(spec, zarr_format=2) == Int16(endianness="big")
     assert parse_dtype({"name": "|O", "object_codec_id": "vlen-utf8"}, zarr_format=2).name == "string"
-    refuses(
-        lambda zarr_format: parse_dtype(spec, zarr_format=zarr_format), FORMATS[1:], UnknownExtensionError
-    )
+    refuses(lambda other: parse_dtype(spec, zarr_format=other), FORMATS[1:], UnknownExtensionError)
     objects = [object, "O", "|O", "object", np.dtype(object), [("a", object)]]  # Which may be anything.
     for zarr_format in FORMATS:
         parse = partial(parse_dtype, zarr_format=zarr_format)
@@ -498,9 +495,8 @@ print(len(registry.names))
 
 
 def run(code: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

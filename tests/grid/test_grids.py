@@ -163,9 +163,8 @@ def test_the_fields_of_the_configuration() -> None:
 @settings(max_examples=500, deadline=None)
 @given(JUNK, st.sampled_from([(), (0,), (6,), (3, 5)]))
 def test_any_chunk_shapes_open_or_are_refused(chunk_shapes: Any, shape: tuple[int, ...]) -> None:
-    grid, error = attempt(
-        lambda: parse_grid("rectilinear", rectilinear(chunk_shapes)["configuration"], shape), MetadataError
-    )
+    given = rectilinear(chunk_shapes)["configuration"]
+    grid, error = attempt(lambda: parse_grid("rectilinear", given, shape), MetadataError)
     if error is None:
         assert parse_grid("rectilinear", grid.configuration(), shape) == grid
     else:

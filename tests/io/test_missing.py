@@ -275,9 +275,8 @@ def test_tasks_name_their_chunk(scheduler: str, tmp_path: Path, request: pytest.
 
 def test_dask_arrays_that_do_different_things_have_different_names() -> None:
     array = some()
-    fill, warn, error = (
-        xzarr3.dask.from_zarr(array.store, "a/b", missing=how) for how in ("fill", "warn", "error")
-    )
+    lazy = partial(xzarr3.dask.from_zarr, array.store, "a/b")
+    fill, warn, error = (lazy(missing=how) for how in ("fill", "warn", "error"))
     assert len({fill.name, warn.name, error.name}) == 3
     assert fill.name == xzarr3.dask.from_zarr(array.store, "a/b").name
     assert xzarr3.dask.from_zarr(array, missing="error").name == error.name
