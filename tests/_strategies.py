@@ -212,20 +212,15 @@ def compressors(draw: st.DrawFn) -> list[Any]:
     return draw(st.lists(one, max_size=2))
 
 
-def permutations(ndim: int) -> st.SearchStrategy[tuple[int, ...]]:
-    """Orders of the dimensions."""
-    return st.permutations(range(ndim)).map(tuple)
-
-
 @st.composite
 def layouts(draw: st.DrawFn, name: str, shape: tuple[int, ...]) -> dict[str, Any]:
     """Options of ``create_array``: grid, shards (nested ones too), codecs, fill value and keys."""
-    ndim = len(shape)
+    ndim, orders = len(shape), st.permutations(range(len(shape))).map(tuple)
     inner = tuple(draw(st.sampled_from([1, 2, 3, 4, 11])) for _ in shape)
     keys = [None, "v2", {"name": "default", "separator": "."}, {"name": "v2", "separator": "/"}]
     options: dict[str, Any] = {
         "dtype": name if name[0] == "r" else native(name), "chunks": inner,
-        "filters": [TransposeCodec(draw(permutations(ndim)))] if ndim and draw(st.booleans()) else None,
+        "filters": [TransposeCodec(draw(orders))] if ndim and draw(st.booleans()) else None,
         "serializer": BytesCodec(draw(st.sampled_from(["little", "big"]))),
         "compressors": draw(compressors()), "fill_value": draw(st.one_of(st.none(), elements(name))),
         "chunk_key_encoding": draw(st.sampled_from(keys)), "write_empty_chunks": draw(st.booleans()),
@@ -237,8 +232,9 @@ def layouts(draw: st.DrawFn, name: str, shape: tuple[int, ...]) -> dict[str, Any
     if kind == "sharded":
         return {**options, "shards": shard}
     codecs = (*(options.pop("filters") or ()), options.pop("serializer"), *options.pop("compressors"))
-    location = st.sampled_from(["start", "end"])
-    index = {"index_codecs": draw(index_codecs()), "index_location": draw(location)}
+    location, little, check = st.sampled_from(["start", "end"]), BytesCodec("little"), Crc32cCodec()
+    index_codecs = st.sampled_from([(little, check), (BytesCodec("big"),), (little, check, check)])
+    index = {"index_codecs": draw(index_codecs), "index_location": draw(location)}
     options |= {"serializer": ShardingCodec(inner, codecs, **index), "compressors": None, "chunks": shard}
     if kind == "nested":
         options["serializer"] = ShardingCodec(shard, (options["serializer"],), index_location=draw(location))
@@ -246,7 +242,7 @@ def layouts(draw: st.DrawFn, name: str, shape: tuple[int, ...]) -> dict[str, Any
     if kind == "squeezed":  # Codecs around a shard: it cannot be read in parts.
         options["compressors"] = draw(compressors())
         if ndim and draw(st.booleans()):
-            order = draw(permutations(ndim))
+            order = draw(orders)
             options["filters"] = TransposeCodec(order)
             options["chunks"] = tuple(shard[order.index(axis)] for axis in range(ndim))
             # The shard sees the chunk transposed, so the chunk is given with its dimensions put back.
@@ -273,12 +269,6 @@ def uneven_layouts(draw: st.DrawFn, name: str, shape: tuple[int, ...]) -> dict[s
         shards = [[n * by for n in along] for along, by in zip(lengths, scale, strict=True)]
         return {**options, "chunks": (1,) * len(shape), "shards": shards}
     return {**options, "chunks": lengths}
-
-
-def index_codecs() -> st.SearchStrategy[tuple[Any, ...]]:
-    """Codecs of a shard's index, all of fixed size."""
-    little, check = BytesCodec("little"), Crc32cCodec()
-    return st.sampled_from([(little, check), (BytesCodec("big"),), (little, check, check)])
 
 
 @st.composite

@@ -6,7 +6,7 @@ import itertools
 import math
 import tempfile
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from importlib.util import find_spec
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from _conformance import contents
-from _large_as_small import python_executor
+from _large_as_small import large_as_small, python_executor
 from _slow import slow
 from _strategies import NUMERIC, arrays_of, layouts, native, selections, uneven_layouts, values
 from _things import Thing, refused, refuses
@@ -104,6 +104,14 @@ def cases(draw: st.DrawFn, *, min_dims: int = 0, kinds: tuple[str, ...] = KINDS)
             array[region] = array.fill_value
     array = xzarr3.open_array(store, mode="r+", chunk_cache=draw(st.sampled_from([None, 600, 2**20])))
     return Case(array, np.array(model), name)
+
+
+@pytest.fixture(scope="module", params=["small", slow("large"), slow("large by Python")])
+def ways(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The ways through the code that small arrays take, and those that large ones take."""
+    large = large_as_small() if request.param != "small" else nullcontext()
+    with large, python_executor() if request.param == "large by Python" else nullcontext():
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)
