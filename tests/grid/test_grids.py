@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents
+from _documents import document
 from _strategies import array_document, attempt, same_bits, selections, stored, uneven_layouts
 from _things import refused, refuses
 from hypothesis import HealthCheck, example, given, settings
@@ -49,16 +50,11 @@ def rectilinear(chunk_shapes: list[Any], **configuration: Any) -> dict[str, Any]
 
 
 def written(shape: list[int], chunk_shapes: list[Any], chunks: Any = None, **changes: Any) -> xzarr3.Array:
-    document = array_document(shape=shape, chunk_grid=rectilinear(chunk_shapes), **changes)
-    return stored(document, chunks)
+    return stored(array_document(shape=shape, chunk_grid=rectilinear(chunk_shapes), **changes), chunks)
 
 
 def made(**options: Any) -> xzarr3.Array:
     return xzarr3.create_array(xzarr3.MemoryStore(), **options)
-
-
-def document_of(array: xzarr3.Array) -> Any:
-    return json.loads(bytes(array.store.get("zarr.json") or b""))
 
 
 def expanded(value: Any, size: int = 0) -> list[int]:
@@ -190,9 +186,9 @@ def test_a_short_document_of_very_many_chunks() -> None:
 @pytest.mark.parametrize("many", [2, 3, 2**62])
 def test_points_where_chunks_reach_beyond_what_64_bits_count(many: int) -> None:
     grid = rectilinear([[3, [2, 1], [2**62, many], [1, 5]], [5, [6, 1]]])
-    document = array_document(shape=[10, 10], chunk_grid=grid, dimension_names=["x", "y"])
+    held = array_document(shape=[10, 10], chunk_grid=grid, dimension_names=["x", "y"])
     group = b'{"zarr_format": 3, "node_type": "group"}'
-    store = xzarr3.MemoryStore({"zarr.json": group, "t/zarr.json": json.dumps(document).encode()})
+    store = xzarr3.MemoryStore({"zarr.json": group, "t/zarr.json": json.dumps(held).encode()})
     store.set("t/c/1/1", np.arange(12, dtype="<i2").tobytes())
     dataset = xr.open_dataset(store, engine="xzarr3")
     x, y = (xr.DataArray(points, dims="p") for points in ([1, 4, 9], [0, 7, 9]))
@@ -236,7 +232,7 @@ def test_what_is_no_grid() -> None:
 def test_create_array_with_lists_of_lengths(chunks: Any, zarr: Any) -> None:
     """A list is what it says, also where a regular grid has the same chunks until the array grows."""
     array = made(shape=(5, 4), chunks=chunks, dtype="int8")
-    grid = document_of(array)["chunk_grid"]
+    grid = document(array.store)["chunk_grid"]
     assert (grid["name"], grid["configuration"]["chunk_shapes"][0]) == ("rectilinear", [3, 2])
     array.resize((7, 4))
     assert array.metadata.chunk_grid.region((2, 0), array.shape)[0] == slice(5, 7)
@@ -246,7 +242,7 @@ def test_create_array_with_lists_of_lengths(chunks: Any, zarr: Any) -> None:
 
 def test_lists_of_lengths_of_shards_and_of_formats_with_regular_grids() -> None:
     array = made(shape=(10, 12, 7), chunks=[[4, 4, 4], [1, 5, 5, 1], [3, [2, 2]]], dtype="int8")
-    assert document_of(array)["chunk_grid"] == rectilinear([[[4, 3]], [1, [5, 2], 1], [3, [2, 2]]])
+    assert document(array.store)["chunk_grid"] == rectilinear([[[4, 3]], [1, [5, 2], 1], [3, [2, 2]]])
     array = made(shape=(10,), shards=((4, 4, 2),), chunks=2, dtype="int8")
     assert (array.shards, array.chunks) == (((4, 4, 2),), (2,))
     uneven = partial(made, shape=(10,), shards=10, chunks=((5, 5),), dtype="int8")
@@ -326,7 +322,7 @@ def test_a_grid_of_steps_only_is_read_as_a_regular_one() -> None:
     array[...] = values[:5]
     array.append(values[5:])
     assert np.array_equal(array[...], values)
-    assert document_of(array)["chunk_grid"] == rectilinear([2, 3])
+    assert document(array.store)["chunk_grid"] == rectilinear([2, 3])
 
 
 def test_appending_pieces_adds_chunks_that_are_the_pieces() -> None:
