@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import itertools
-import json
 import pickle
 import struct
 import zlib
@@ -20,6 +19,7 @@ import numpy as np
 import pytest
 import zstandard
 from _chains import MIB, Unchanged, checked, crc32c, refused, refused_within, registered
+from _documents import document
 from _peers import CRC32C, LITTLE, codec
 from _slow import slow, slow_but
 from _strategies import array_document, chunk_document, same_bits, stored
@@ -52,10 +52,6 @@ def read_chunk(data: bytes, size: int, *codecs: Any, dtype: str = "int16") -> An
     return array.get()
 
 
-def written(array: xzarr3.Array) -> bytes:
-    return bytes(array.store.get("/".join(["c", *("0" for _ in array.shape)])) or b"")
-
-
 def not_read(bad: bytes, size: int, compressor: Any, *names: str) -> ChunkDecodeError:
     """The error of an array of int16 whose only chunk is these bytes, behind a compressor."""
     return refused(lambda: read_chunk(bad, size, LITTLE, compressor), *(names or (compressor["name"],)))
@@ -73,9 +69,9 @@ def numbers(size: int) -> tuple[np.ndarray[Any, Any], bytes]:
 
 
 def test_elements_lie_in_c_order_and_edge_chunks_are_whole() -> None:
-    document = array_document(shape=[3, 4], data_type="uint8", codecs=["bytes"], fill_value=9)
+    held = array_document(shape=[3, 4], data_type="uint8", codecs=["bytes"], fill_value=9)
     keys = [f"c/{i}/{j}" for i in (0, 1) for j in (0, 1)]
-    array = stored(document, {key: bytes(range(6 * at, 6 * at + 6)) for at, key in enumerate(keys)})
+    array = stored(held, {key: bytes(range(6 * at, 6 * at + 6)) for at, key in enumerate(keys)})
     assert array[...].tolist() == [[0, 1, 2, 6], [3, 4, 5, 9], [12, 13, 14, 18]]
     values = array[...]
     array.store.erase("c/1/1")
@@ -245,7 +241,8 @@ def test_blosc_both_ways(shuffle: str) -> None:
         compressor = codec("blosc", cname=cname, clevel=clevel, **options)
         array = one_chunk("int16", 1000, LITTLE, compressor)
         array[...] = values
-        assert (numcodecs.Blosc().decode(written(array)), written(array)[3]) == (data, typesize)
+        chunk = bytes(array.store.get("c/0") or b"")
+        assert (numcodecs.Blosc().decode(chunk), chunk[3]) == (data, typesize)
         assert same_bits(array[...], values)
         theirs = numcodecs.Blosc(cname, clevel, SHUFFLES.index(shuffle), blocksize).encode(values)
         assert same_bits(read_chunk(bytes(theirs), 1000, LITTLE, compressor), values)
@@ -257,7 +254,7 @@ def test_blosc_both_ways(shuffle: str) -> None:
 def test_blosc_takes_size_and_shuffle_from_the_elements(dtype: str, size: int, shuffle: str) -> None:
     data = np.frombuffer(bytes(range(256)) * 10, dtype)
     array = xzarr3.create_array(xzarr3.MemoryStore(), data=data, compressors=BloscCodec())
-    configuration = json.loads(bytes(array.store.get("zarr.json") or b""))["codecs"][1]["configuration"]
+    configuration = document(array.store)["codecs"][1]["configuration"]
     assert (configuration["typesize"], configuration["shuffle"]) == (size, shuffle)
     assert same_bits(xzarr3.open_array(array.store)[...], data)
 

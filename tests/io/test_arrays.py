@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents
+from _documents import zarray
 from _large_as_small import large_as_small
 from _slow import slow
 from _strategies import attempt, native, same_bits, selections, values
@@ -686,10 +687,7 @@ def test_a_corrupt_chunk_is_not_overwritten_by_a_partial_write(layout: str) -> N
 
 
 def of_version_2(**changes: Any) -> xzarr3.Array:
-    document = {
-        "zarr_format": 2, "shape": [5], "chunks": [2], "dtype": "<i4", "compressor": None,
-        "fill_value": None, "order": "C", "filters": None, **changes,
-    }  # fmt: skip
+    document = zarray(**{"shape": [5], "chunks": [2], "dtype": "<i4", "fill_value": None, **changes})
     store = xzarr3.MemoryStore({".zarray": json.dumps(document).encode()})
     return xzarr3.open_array(store, mode="r+")
 
