@@ -94,6 +94,12 @@ def test_what_is_kept_is_not_read_again_unless_it_has_changed() -> None:
     assert read(made)[1] == 0
     array[:16] = -1
     assert (made[0] == -1).all()
+    # Pickled batches take no chunks along.
+    kept = xzarr3.batches(stored(), WINDOWS, 16, shuffle=4, chunk_cache=ChunkCache("1 MiB"))
+    first = kept[0]
+    text = pickle.dumps(kept)
+    assert len(text) < ROWS.nbytes + 40_000  # The values of a store in memory.
+    assert same_bits(pickle.loads(text)[0], first)
 
 
 def test_a_shuffle_is_a_permutation_that_the_seed_and_the_epoch_tell() -> None:
@@ -189,11 +195,16 @@ def test_joined_arrays_and_text_are_read_in_batches() -> None:
     assert [[*batch] for batch in xzarr3.batches(text, range(6), 4)] == [[*"abcd"], [*"ef"]]
 
 
-def test_what_is_said_of_batches() -> None:
+def test_what_is_said_of_batches_and_of_what_is_no_array() -> None:
     made = xzarr3.batches(stored(), WINDOWS, 16)
     assert repr(made) == "<xzarr3.Batches 16 of 16 samples, in order>"
     assert repr(xzarr3.batches(stored(), WINDOWS, 16, shuffle=2)).endswith("samples, shuffled with seed 2>")
     refuses(made.__getitem__, [16], IndexError, "no batch 16 of 16")
+    batches = partial(xzarr3.batches, samples=[0], batch_size=1)
+    refuses(batches, [[ROWS]], TypeError, "arrays: 0 is ndarray; accepted: an Array or JoinedArray")
+    refuses(batches, [[]], ValueError, "no arrays; give at least one")
+    unwatched = xzarr3.create_array(xzarr3.MemoryStore({}), data=ROWS)
+    refuses(batches, [unwatched], xzarr3.StoreCapabilityError, "does not tell whether a value has changed")
 
 
 MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
@@ -221,22 +232,6 @@ MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
 def test_mistakes_are_told(arguments: Any, options: dict[str, Any], text: str) -> None:
     with pytest.raises((ValueError, IndexError), match=text):
         xzarr3.batches(stored(), *arguments, **options)
-
-
-def test_what_is_no_array_is_refused() -> None:
-    batches = partial(xzarr3.batches, samples=[0], batch_size=1)
-    refuses(batches, [[ROWS]], TypeError, "arrays: 0 is ndarray; accepted: an Array or JoinedArray")
-    refuses(batches, [[]], ValueError, "no arrays; give at least one")
-    unwatched = xzarr3.create_array(xzarr3.MemoryStore({}), data=ROWS)
-    refuses(batches, [unwatched], xzarr3.StoreCapabilityError, "does not tell whether a value has changed")
-
-
-def test_pickled_batches_are_the_same_and_take_no_chunks_along() -> None:
-    made = xzarr3.batches(stored(), WINDOWS, 16, shuffle=4, chunk_cache=ChunkCache("1 MiB"))
-    first = made[0]
-    text = pickle.dumps(made)
-    assert len(text) < ROWS.nbytes + 40_000  # The values of a store in memory.
-    assert same_bits(pickle.loads(text)[0], first)
 
 
 def run(program: str, tmp_path: Path, data: Any, chunks: int) -> None:
