@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -59,9 +60,13 @@ def _load(store: Store, path: str, zarr_format: ZarrFormat | None, **options: An
     For a node that may be written, the swap of a killed writer is completed first: otherwise completing it
     later would replace what this caller writes.
     """
-    node = _there(store, path, zarr_format, **options) if options["read_only"] else None
-    if node is not None:
-        return node
+    if options["read_only"]:
+        from xzarr3.commit.under_way import read_whole
+
+        read = partial(_there, store, path, zarr_format, **options)
+        node = read_whole(store, path, read, lambda node: getattr(node, "_documents", None))
+        if node is not None:
+            return node
     from xzarr3.commit.recover import settle
 
     settled = settle(store, path)

@@ -22,7 +22,7 @@ from xzarr3.errors import MetadataError, Xzarr3Error, printable, shorten
 from xzarr3.grid import Edges
 from xzarr3.io.stored_units import FEW
 from xzarr3.model.metadata import ArrayMetadata
-from xzarr3.nodes.find import depth_first, load_below
+from xzarr3.nodes.find import depth_first
 
 if TYPE_CHECKING:
     from xzarr3.arrays import Array
@@ -193,7 +193,7 @@ def _few(group: Group, limit: Limit) -> dict[str, _Node]:
     """Some of the nodes below a group, depth first; of those in a store no others are read."""
     held: Mapping[str, Any]
     if group._documents is None:
-        held = load_below(group.store, group.format, group.path, choose=limit)
+        held = group._load_below(choose=limit)
     else:
         held = {path: group._documents[path] for path in limited(group._documents, limit)}
     return {path: group._node_or_error(path, held[path]) for path in depth_first(held)}

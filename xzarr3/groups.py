@@ -6,7 +6,7 @@ A group finds nodes in its consolidated metadata or in the store, and changes it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import Callable, Collection, ItemsView, Iterator, Mapping, Sequence, ValuesView
 from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
@@ -171,8 +171,12 @@ class Group(Node, Mapping[str, "Array | Group"]):
         if self._documents is not None:
             held = self._documents.get(relative)
             return None if held is None else self._bound(relative, held)
+        from xzarr3.commit.under_way import settled
+
         full = node_prefix(self.path) + relative
         meta = read_metadata(self.store, self.format, full, consolidated=self.consolidated)
+        if meta is None and settled(self.store, full):
+            meta = read_metadata(self.store, self.format, full, consolidated=self.consolidated)
         return None if meta is None else self._bind(full, meta)
 
     def _bind(self, path: str, meta: NodeMetadata) -> Array | Group:
@@ -242,13 +246,17 @@ class Group(Node, Mapping[str, "Array | Group"]):
         return group
 
     def _load_below(self, *, as_opened: bool = False, **how: Any) -> dict[str, Held | MetadataError]:
-        """The documents of the nodes below, of one time if all are needed that were there at opening.
+        """The documents of the nodes below, of one time if all are needed that were there at opening."""
+        from xzarr3.commit.under_way import read_whole
 
-        Where answers are waited for, others are only read twice if there are none.
-        """
-        read = partial(load_below, self.store, self.format, self.path, **how)
-        found = read() if self.store.concurrency > 1 and not as_opened else {}
-        return found or read_below_steadily(self, read, as_opened=as_opened)
+        read = partial(load_below, self.store, self.format, self.path, absent=self._check_absent, **how)
+        steadily = partial(read_below_steadily, self, read, as_opened=as_opened)
+        return read_whole(self.store, self.path, steadily)
+
+    def _check_absent(self, paths: Sequence[str]) -> None:
+        from xzarr3.commit.under_way import check_not_under_way
+
+        check_not_under_way(self.store, self.format, paths)
 
     @cached_property
     def _key(self) -> str:
@@ -277,15 +285,9 @@ class Group(Node, Mapping[str, "Array | Group"]):
         found = self._find(path)
         if found is None:
             from xzarr3.commit.lease import check_complete
-            from xzarr3.commit.recover import settle
 
-            there = self._near(path)
             full = node_prefix(self.path) + normal_path(path)
-            if settle(self.store, full):
-                meta = read_metadata(self.store, self.format, full, consolidated=self.consolidated)
-                if meta is not None:
-                    return self._bind(full, meta)
-            there += check_complete(self.store, full, f"array or group '{path}'")
+            there = self._near(path) + check_complete(self.store, full, f"array or group '{path}'")
             found = self._find(path)  # it may have appeared before its lease was read
             if found is None:
                 raise NodeNotFoundError(f"no array or group '{path}' in {self!r}{there}")
@@ -318,12 +320,16 @@ class Group(Node, Mapping[str, "Array | Group"]):
         relative = normal_path(path)
         if self._documents is not None:
             return not relative or relative in self._documents
-        return not relative or exists(self.store, self.format, node_prefix(self.path) + relative)
+        there = not relative or exists(self.store, self.format, node_prefix(self.path) + relative)
+        return there or (self.store.folder is not None and self._find(relative) is not None)
 
     def __iter__(self) -> Iterator[str]:
         if self._documents is not None:
             return iter([name for name in self._documents if "/" not in name])
-        return iter(children(self.store, self.format, self.path))
+        from xzarr3.commit.under_way import read_whole
+
+        read = partial(children, self.store, self.format, self.path, self._check_absent)
+        return iter(read_whole(self.store, self.path, read))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

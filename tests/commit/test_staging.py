@@ -632,6 +632,7 @@ def found(how: str, root: Path) -> Any:
     ("how", "then", "ended"),
     [
         *((how, "open", killed_in_fork) for how in REPLACED if how != "draft"),
+        *(("group", then, killed_in_fork) for then in ("list", "list consolidated")),
         ("draft", "write", killed_in_fork),  # It has groups without documents, which others may see.
         *itertools.product(("root", "resumed", "nothing there"), ("recover", "write"), [killed_in_fork]),
         *((how, "write", interrupted) for how in ("root", "group")),
@@ -651,14 +652,18 @@ def test_a_write_to_a_directory_killed_at_any_change_leaves_the_old_or_the_new(
             (root / name).parent.mkdir(parents=True, exist_ok=True)
             (root / name).write_bytes(value)
         killed = ended(n, partial(replace, how, root))
+        options: dict[str, Any]
         lost = {value for name, value in foreign.items() if not (root / name).exists()}
         assert not lost, "what is no part of a hierarchy is never moved"
+        if then.startswith("list"):
+            options = {"consolidated": "consolidated" in then or False}
+            assert "/deep/below" in xr.open_datatree(root, engine="xzarr3", **options).groups
         if then == "open":
             there = found(how, root)
             assert there in (OLD, NEW), (n, there)
             seen.append("old" if there == OLD else "new")
         if then == "write":
-            options: Any = {"group": below.strip("/") or None, "resume": how == "resumed"}
+            options = {"group": below.strip("/") or None, "resume": how == "resumed"}
             to_zarr(filled(2, "t", "v"), root, mode="w", **options)
             assert found(how, root) == NEW
             assert {name: (root / name).read_bytes() for name in foreign} == foreign, n

@@ -261,6 +261,19 @@ def settle(store: Store, path: str) -> bool:
     return done
 
 
+def settle_below(store: Store, path: str) -> list[str]:
+    """As :func:`settle` for all places below a path; returns the paths of which swaps were under way."""
+    done = []
+    for _, found in _swaps_in(store):
+        with contextlib.suppress(StoreError):  # a damaged list is reported to writers of the same place
+            swap = listed_swap(store, found)
+            if swap is not None and swap.path != path and f"{swap.path}/".startswith(node_prefix(path)):
+                done.append(swap.path)
+    for each in done:
+        settle(store, each)
+    return done
+
+
 def finish_near(store: Store, path: str) -> None:
     """Finish the swaps of dead writers in a directory at a path, above it or below it.
 

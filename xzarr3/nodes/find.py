@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from typing import TypeAlias
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import ChangedError, FallbackWarning, MetadataError, StoreCapabilityError, levels_to_caller
@@ -34,6 +35,8 @@ from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.stores.base import Names, Traits, versioned
 from xzarr3.stores.values import ABSENT, OversizedError, cut
+
+Absent: TypeAlias = Callable[[Sequence[str]], object]
 
 _ATTEMPTS = 3  # To read the groups below a group as of one time.
 
@@ -402,8 +405,10 @@ def _list_group(store: Store, format: Format, path: str) -> tuple[set[str], set[
     ) from why
 
 
-def children(store: Store, format: Format, path: str) -> list[str]:
+def children(store: Store, format: Format, path: str, absent: Absent = lambda paths: None) -> list[str]:
     """The names of the nodes directly below a group, from a listing.
+
+    ``absent`` gets the paths at which something lies, but no node.
 
     Raises
     ------
@@ -420,7 +425,9 @@ def children(store: Store, format: Format, path: str) -> list[str]:
         for key, is_there in zip(keys, parallel_map(store.exists, keys, store.concurrency), strict=True)
         if is_there
     }
-    return [name for name in names if name in sure or not there.isdisjoint(asked[name])]
+    found = [name for name in names if name in sure or not there.isdisjoint(asked[name])]
+    absent([prefix + name for name in names if name not in found])
+    return found
 
 
 def load_below(
@@ -431,6 +438,7 @@ def load_below(
     max_depth: int | None = None,
     leave_out: Collection[str] = (),
     choose: Callable[[str, list[str], int], list[str]] | None = None,
+    absent: Absent = lambda paths: None,
 ) -> dict[str, Held | MetadataError]:
     """The documents of the nodes below a group by relative path, or why they cannot be read.
 
@@ -449,6 +457,8 @@ def load_below(
     choose : callable, optional
         Gets the relative path of a group, the names below it and the number of groups on its level, and
         returns the names to read.
+    absent : callable, optional
+        Gets the paths at which something lies, but no node.
 
     Raises
     ------
@@ -458,7 +468,7 @@ def load_below(
         If writers keep replacing groups below.
     """
     for _ in range(_ATTEMPTS):
-        found, groups = _load_below(store, format, path, max_depth, leave_out, choose)
+        found, groups = _load_below(store, format, path, max_depth, leave_out, choose, absent)
         # Nodes may lack below a group that was being replaced. Where answers are waited for, no one looks.
         if store.concurrency > 1 or document_values(store, [*groups]) == [*groups.values()]:
             return found
@@ -475,6 +485,7 @@ def _load_below(
     max_depth: int | None,
     leave_out: Collection[str],
     choose: Callable[[str, list[str], int], list[str]] | None,
+    absent: Absent,
 ) -> tuple[dict[str, Held | MetadataError], dict[str, Buffer | None]]:
     """What :func:`load_below` returns, and the documents by key of the groups below that were listed."""
     groups: dict[str, Buffer | None] = {}
@@ -509,6 +520,7 @@ def _load_below(
                 found[child[skipped:]] = held
                 if not isinstance(held, MetadataError) and not is_array(held):
                     level.append(child)
+        absent([child for child in wanted if child[skipped:] not in found])
         depth += 1
         if max_depth is None or depth <= max_depth:
             groups.update((key, values[key]) for child in level for key in wanted[child])

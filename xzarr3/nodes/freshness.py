@@ -104,6 +104,8 @@ def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves:
 def read_below_steadily(group: Group, read: Callable[[], Below], *, as_opened: bool = False) -> Below:
     """What ``read`` finds below a group: all of before a writer replaced the group, or all of after.
 
+    Where answers are waited for, what is below any group is only read twice if there is nothing.
+
     Parameters
     ----------
     group : Group
@@ -120,6 +122,8 @@ def read_below_steadily(group: Group, read: Callable[[], Below], *, as_opened: b
     StoreError
         If it has been erased.
     """
+    if group.store.concurrency > 1 and not as_opened and (found := read()):
+        return found
     opened_at = group._opened_at or group._placed_at or None  # It may be 0, if it is not known.
     for _ in range(1 if as_opened else _ATTEMPTS):
         before = opened_at if as_opened else _placed_now(group)
