@@ -351,35 +351,23 @@ def test_long_steps_over_large_elements(tmp_path: Path, codecs: Any, seen: Seen)
     assert (found.sum(), found[1, 0], seen.rows) == (7, 7, 0)
 
 
-def patch_memory(monkeypatch: pytest.MonkeyPatch, allocate: Callable[[int], Any]) -> None:
-    monkeypatch.setattr(native, "_allocate", allocate)
-    monkeypatch.setattr(native, "_lent", native._Lent())
-
-
 @pytest.mark.parametrize("memory", [True, False])
-def test_inner_chunks_of_a_shard_in_memory(memory: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_is_there_or_not(memory: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.arange(2**16, dtype="float32").reshape(256, 256)
     options = {"chunks": (16, 16), "shards": values.shape, "compressors": "zstd"}
     array = xzarr3.create_array(xzarr3.MemoryStore(), data=values, **options)
-    taken, allocate = [], native._allocate
-
-    def allocated(size: int) -> Any:
-        taken.append(size)
-        if not memory:
-            raise MemoryError
-        return allocate(size)
-
-    patch_memory(monkeypatch, allocated)
+    allocate = Mock(side_effect=native._allocate if memory else MemoryError)
+    monkeypatch.setattr(native, "_allocate", allocate)
+    monkeypatch.setattr(native, "_lent", native._Lent())
     monkeypatch.setattr(native, "WORTH", 1e-3)
     assert np.array_equal(array.get((slice(200, 3, -3), slice(None)), threads=1), values[200:3:-3])
     monkeypatch.setattr(native, "_lent", native._Lent())
     assert np.array_equal(array.get(..., threads=3), values)
-    assert taken[1] == 3 * taken[0]
-
-
-def test_what_finds_no_memory_is_left_to_the_python_executor(tmp_path: Path, monkeypatch: Any) -> None:
+    first, second = (call.args[0] for call in allocate.call_args_list[:2])
+    assert second == 3 * first
+    # What finds none is left to the Python executor.
+    monkeypatch.setattr(native, "_lent", native._Lent())
     array = xzarr3.create_array(tmp_path / "a", shape=16, dtype="int8", chunks=2)
-    patch_memory(monkeypatch, Mock(side_effect=MemoryError))
     array[...] = np.arange(16)
     assert np.array_equal(array[...], np.arange(16))
 
@@ -699,8 +687,7 @@ def test_a_directory_in_the_place_of_a_chunk(base: Path) -> None:
     chunk.unlink()
     chunk.mkdir()
     array = xzarr3.open_array(base / "store", mode="r+")
-    with pytest.raises(StoreError, match="cannot write key 'c/2/2'"):
-        array[...] = 2
+    refuses(partial(array.set, ...), [2], StoreError, "cannot write key 'c/2/2'")
     assert _leftovers(base) == []
 
 
