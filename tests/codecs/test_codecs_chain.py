@@ -208,7 +208,6 @@ def failing() -> Iterator[type[_Plan]]:
     _Plan.where = ""
     with registered(*EXAMPLES):
         yield _Plan
-    _Plan.where = ""
 
 
 def example(place: str) -> xzarr3.Array:

@@ -143,6 +143,14 @@ def test_only_inner_chunks_that_hold_something_are_stored() -> None:
     assert array.store.get("c/0/0") == shard_of([EMPTY, EMPTY, EMPTY, (0, 6)], bytes([9, 3, 3, 3, 3, 3]))
     array[2, 3] = 3
     assert array.store.get("c/0/0") is None
+    # Without dimensions, too, one may be bad.
+    codecs = [sharding((), LITTLE, index=(LITTLE,))]
+    array = stored(chunk_document("uint8", (), codecs), {"c": shard_of([(NONE, 1)], b"\1", check=False)})
+    reads = array.get, lambda: array.metadata.chain.decode(array.store.get("c"))
+    for error in refuses(lambda read: read(), reads, ChunkDecodeError):
+        assert error.inner_chunk == ()
+    array.store.set("c", shard_of([(0, 1)], b"\1", check=False))
+    assert array[()] == 1
 
 
 NONE = 2**64 - 1
@@ -255,16 +263,6 @@ def test_error_in_a_nested_shard_names_both_chunks(around: list[Any], store: xza
     for selection in ((2, 4), ...):
         error = refused(lambda s=selection: array[s], "sharding_indexed", chunk=(0, 0), key="c/0/0")
         assert error.inner_chunk == (1, 0, 0, 1)
-
-
-def test_the_inner_chunk_of_a_shard_without_dimensions() -> None:
-    codecs = [sharding((), LITTLE, index=(LITTLE,))]
-    array = stored(chunk_document("uint8", (), codecs), {"c": shard_of([(NONE, 1)], b"\1", check=False)})
-    reads = array.get, lambda: array.metadata.chain.decode(array.store.get("c"))
-    for error in refuses(lambda read: read(), reads, ChunkDecodeError):
-        assert error.inner_chunk == ()
-    array.store.set("c", shard_of([(0, 1)], b"\1", check=False))
-    assert array[()] == 1
 
 
 def test_small_shards_that_claim_much_take_little_memory(store: xzarr3.Store) -> None:

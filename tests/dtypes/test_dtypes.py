@@ -696,7 +696,7 @@ def test_moments_of_python_and_pandas() -> None:
         refuses(DateTime64(unit).cast_array, [[value]], DataTypeValidationError)
 
 
-def test_durations_of_python_and_pandas() -> None:
+def test_durations_of_python_and_pandas_and_of_no_unit() -> None:
     data_type = TimeDelta64("us")
     assert data_type.cast_array([datetime.timedelta(seconds=1)]).view("i8").tolist() == [10**6]
     assert data_type.cast_array([pd.Timedelta("1us")]).view("i8").tolist() == [1]
@@ -706,9 +706,7 @@ def test_durations_of_python_and_pandas() -> None:
         [datetime.datetime(2000, 1, 1)], [5], ["5"], [pd.Timedelta("1ns")], [np.timedelta64(1, "ns")],
         [np.timedelta64(1, "M")], [np.datetime64("2000")], [None],
     ], DataTypeValidationError)  # fmt: skip
-
-
-def test_units_of_nothing_convert_to_none() -> None:
+    # Units of nothing convert to none.
     generic = np.array([5, NAT], "i8").view("M8")
     assert same_bits(DateTime64().cast_array(generic), generic)
     nothing = np.array([NAT], "i8")

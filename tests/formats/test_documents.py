@@ -273,7 +273,7 @@ def test_malformed_field(field: str) -> None:
                 assert f"found {error.found!r}" in str(error)
 
 
-def test_fill_values() -> None:
+def test_fill_values_and_literals_of_older_writers() -> None:
     refused(parse, array_document(fill_value=...), field="fill_value")
     wrong = {"bool": 0, "int8": 128, "float32": "nan", "complex128": [0], "r16": "AA=="}
     for data_type, fill in wrong.items():
@@ -281,6 +281,18 @@ def test_fill_values() -> None:
         error = refused(parse, document, field="fill_value", kind=DataTypeValidationError)
         assert repr(data_type) in str(error)
     refused(parse, {}, field="zarr_format")
+    # Literals of older writers are read.
+    form = json.dumps(array_document(data_type="float32", fill_value="FILL", attributes={"x": "FILL"}))
+    for literal, value in (("NaN", np.nan), ("Infinity", np.inf), ("-Infinity", -np.inf)):
+        meta = v3.parse(documents.decode(form.replace('"FILL"', literal).encode()))
+        assert isinstance(meta, ArrayMetadata)
+        assert np.array_equal(meta.fill_value, value, equal_nan=True)
+    # Where they were read among attributes, they stay; nobody can set them.
+    assert json.loads(documents.encode(v3.document(meta)))["attributes"] == {"x": -np.inf}
+    assert v3.document(meta)["fill_value"] == -np.inf
+    assert v3.document(replace(meta, origin=None))["fill_value"] == "-Infinity"
+    nan = [{"a": float("nan")}]
+    refuses(lambda given: documents.plain_attributes(given, "a/b"), nan, MetadataError, "JSON")
 
 
 UNKNOWN: list[tuple[str, str, str, list[Any]]] = [
@@ -364,20 +376,6 @@ def test_text_that_is_no_json_object(data: bytes) -> None:
     stores = [xzarr3.MemoryStore({"a/b/zarr.json": value}) for value in (data, unknown)]
     for opener in (xzarr3.open, xzarr3.open_array, xzarr3.open_group):
         refuses(partial(opener, path="/a/b/"), stores, MetadataError, "'/a/b'")
-
-
-def test_nan_literals_of_older_writers_are_read() -> None:
-    form = json.dumps(array_document(data_type="float32", fill_value="FILL", attributes={"x": "FILL"}))
-    for literal, value in (("NaN", np.nan), ("Infinity", np.inf), ("-Infinity", -np.inf)):
-        meta = v3.parse(documents.decode(form.replace('"FILL"', literal).encode()))
-        assert isinstance(meta, ArrayMetadata)
-        assert np.array_equal(meta.fill_value, value, equal_nan=True)
-    # Where they were read among attributes, they stay; nobody can set them.
-    assert json.loads(documents.encode(v3.document(meta)))["attributes"] == {"x": -np.inf}
-    assert v3.document(meta)["fill_value"] == -np.inf
-    assert v3.document(replace(meta, origin=None))["fill_value"] == "-Infinity"
-    nan = [{"a": float("nan")}]
-    refuses(lambda given: documents.plain_attributes(given, "a/b"), nan, MetadataError, "JSON")
 
 
 @pytest.mark.parametrize("field", ["shape", "data_type", "chunk_grid", "codecs", "fill_value", "x"])
