@@ -67,20 +67,19 @@ def fill(store: Store, *keys: str) -> None:
         store.set(key, VALUE)
 
 
-def run_threads(*jobs: Callable[[], object]) -> None:
-    """Run jobs at the same time; the first error of one is raised."""
+def run_threads(*jobs: Callable[[], object]) -> list[Any]:
+    """What jobs return that run at the same time; the first error of one is raised."""
     barrier = threading.Barrier(len(jobs))
 
-    def start(job: Callable[[], object]) -> None:
+    def start(job: Callable[[], object]) -> object:
         barrier.wait()
-        job()
+        return job()
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
         with ThreadPoolExecutor(len(jobs)) as pool:
-            for future in [pool.submit(start, job) for job in jobs]:
-                future.result(timeout=120)
+            return [future.result(timeout=120) for future in [pool.submit(start, job) for job in jobs]]
     finally:
         sys.setswitchinterval(before)
 

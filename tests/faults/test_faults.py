@@ -26,9 +26,10 @@ import dask.array as da
 import msgspec
 import numpy as np
 import pytest
-from _conformance import contents, read_back, refused
+from _conformance import contents, read_back
 from _damage import failing, files, os_error
 from _peers import CRC32C, blosc, codec
+from _things import refused
 from _unprivileged import run_child, unprivileged
 from dask import threaded
 
@@ -94,6 +95,10 @@ def _compute_in_threads(array: Array) -> object:
         return from_zarr(array, chunks="units").compute(scheduler="threads", pool=pool)
 
 
+def reads_of(array: Array) -> list[Callable[[], object]]:
+    return [partial(read, array) for read in READS.values()]
+
+
 @contextmanager
 def permitted(mode: int, *paths: Path) -> Iterator[None]:
     before = [path.stat().st_mode for path in paths]
@@ -111,14 +116,13 @@ def test_reading_without_permission(base: Path) -> None:
     for layout in LAYOUTS:
         root = base / "store" / layout
         array = _make(root, layout)
-        chunk = root / _first(array)
+        lazy, chunk = from_zarr(array, chunks="units"), root / _first(array)
         for locked in (chunk, chunk.parent, root / "c"):
             with permitted(0, locked):
-                errors = refused(StorePermissionError, *(partial(read, array) for read in READS.values()))
-            for error in errors:
-                assert str(root) in str(error), layout
-                assert "key 'c/" in str(error), layout
-                assert isinstance(error.__cause__, PermissionError)
+                for error in refused(StorePermissionError, f"key 'c/.*{root}", *reads_of(array)):
+                    assert isinstance(error.__cause__, PermissionError)
+        with permitted(0, chunk):  # The others are read.
+            np.testing.assert_array_equal(lazy[8:].compute(scheduler="sync"), _values()[8:])
         np.testing.assert_array_equal(array[...], _values())
 
 
@@ -132,14 +136,13 @@ def test_opening_without_permission(base: Path) -> None:
     for locked, path in (("zarr.json", ""), ("", ""), ("a/x/zarr.json", "a/x"), ("a", "a/x")):
         with permitted(0, root / locked):
             # A document that cannot be read is no reason to refuse mode "w-" in another way.
-            errors = refused(
-                (StorePermissionError, xzarr3.NodeExistsError),
+            refused(
+                (StorePermissionError, xzarr3.NodeExistsError), str(root),
                 *(partial(open_, root, path) for open_ in (xzarr3.open, xzarr3.open_array, from_zarr)),
                 *(partial(xzarr3.open_group, root, path, mode=mode) for mode in ("r", "a", "w-", "w")),
                 partial(xzarr3.create_array, root, path, shape=3, dtype="i1"),
-            )
-            refused(StorePermissionError, partial(xzarr3.open, root, path), match=r"zarr\.json")
-        assert all(str(root) in str(error) for error in errors)
+            )  # fmt: skip
+            refused(StorePermissionError, r"zarr\.json", partial(xzarr3.open, root, path))
     assert xzarr3.open_array(root, "a/x")[0, 0] == _values()[0, 0]
 
 
@@ -153,12 +156,10 @@ def test_listing_without_permission(base: Path) -> None:
         asks = [lambda prefix=prefix: list(store.list_prefix(prefix)), partial(store.list_dir, prefix)]
         asks += [] if prefix else [partial(xzarr3.create_group, store, overwrite=True)]
         with permitted(0o300, root / prefix):
-            errors = refused(StorePermissionError, *asks, lambda: list(store.list()))
-        assert all(str(root) in str(error) and "list" in str(error) for error in errors)
+            refused(StorePermissionError, f"list .*{root}", *asks, lambda: list(store.list()))
     with permitted(0o300, root / "a"):
         asks = [lambda: list(group["a"]), lambda: list(group.members(max_depth=None)), group.tree]
-        errors = refused(StorePermissionError, *asks, group.consolidate, partial(group.__delitem__, "a"))
-    assert all("a/" in str(error) for error in errors)
+        refused(StorePermissionError, "a/", *asks, group.consolidate, partial(group.__delitem__, "a"))
     assert "a" not in group  # Its document went first, and then what is below it could not be found.
 
 
@@ -169,33 +170,20 @@ def test_writing_without_permission(base: Path) -> None:
         array = _make(root, layout)
         before = contents(array.store)
         with permitted(0o555, *(Path(folder) for folder, _, _ in os.walk(root))):
-            errors = refused(
-                StorePermissionError,
+            refused(
+                StorePermissionError, str(root),
                 *(partial(array.set, *given) for given in ((..., 5), ((1, 1), 5), (..., 0))),
-                partial(array.set, ..., 5, threads=2),
-                partial(array.resize, (4, 4)),
-                partial(array.append, np.ones((4, 16))),
-                partial(array.attrs.update, x=1),
+                *(partial(array.set, ..., 5, threads=2), partial(array.resize, (4, 4))),
+                *(partial(array.append, np.ones((4, 16))), partial(array.attrs.update, x=1)),
                 partial(xzarr3.create_array, root, shape=1, dtype="i1", overwrite=True),
-                partial(xzarr3.create_group, root / "new"),
+                *(partial(xzarr3.create_group, root / "new"), partial(xzarr3.open_group, root, mode="w")),
                 partial(xzarr3.open_group, root / "new", mode="a"),
-                partial(xzarr3.open_group, root, mode="w"),
                 partial(xzarr3.store, da.ones((16, 16), chunks=8), array, scheduler="sync"),
-            )
+            )  # fmt: skip
             assert contents(array.store) == before
-        assert all(str(root) in str(error) for error in errors)
         assert array.shape == xzarr3.open_array(root).shape == (16, 16)
         assert dict(array.attrs) == {}
         assert contents(array.store) == before
-
-
-@unprivileged()
-def test_unreadable_chunks_do_not_hinder_the_building_of_a_graph(base: Path) -> None:
-    array = _make(base / "store")
-    os.chmod(base / "store" / _first(array), 0)
-    lazy = from_zarr(array, chunks="units")
-    np.testing.assert_array_equal(lazy[8:].compute(scheduler="sync"), _values()[8:])
-    refused(StorePermissionError, lambda: lazy[:4].compute(scheduler="sync"))
 
 
 @unprivileged()
@@ -218,13 +206,11 @@ def test_missing_store(kind: str, tmp_path: Path) -> None:
         root.write_bytes(b"not a store")
     elif kind != "absent":
         root.mkdir()
-    if kind == "foreign":
-        (root / "readme.txt").write_text("hello")
+        (root / "readme.txt").write_text("hello") if kind == "foreign" else None
     asks = [xzarr3.open, xzarr3.open_array, xzarr3.consolidate_metadata, from_zarr]
     opens = partial(xzarr3.open_group, root, mode="r+"), partial(xzarr3.open_array, root, "a/b")
-    for error in refused(xzarr3.NodeNotFoundError, *(partial(ask, root) for ask in asks), *opens):
-        assert isinstance(error, FileNotFoundError)
-        assert str(root) in str(error)
+    assert issubclass(xzarr3.NodeNotFoundError, FileNotFoundError)
+    refused(xzarr3.NodeNotFoundError, str(root), *(partial(ask, root) for ask in asks), *opens)
     assert sorted(os.listdir(tmp_path)) == ([] if kind == "absent" else ["none.zarr"])
     assert not root.is_dir() or os.listdir(root) == (["readme.txt"] if kind == "foreign" else [])
 
@@ -238,7 +224,7 @@ def test_document_that_is_none(document: bytes, store: Store) -> None:
     store.set("a/zarr.json", document)
     opens = (xzarr3.open, partial(xzarr3.open_group, mode="a"), xzarr3.open_array)
     asks = (*(partial(ask, store, "a") for ask in opens), lambda: root["a"], lambda: dict(root))
-    assert all("'/a'" in str(error) for error in refused(xzarr3.MetadataError, *asks))
+    refused(xzarr3.MetadataError, "'/a'", *asks)
     assert bytes(store.get("a/zarr.json") or b"") == document
     assert xzarr3.open_array(store, "a/x")[:].tolist() == [0, 1, 2, 3]
 
@@ -253,13 +239,8 @@ def test_chunk_that_is_too_short_or_too_long(layout: str, store: Store) -> None:
         wrong += [whole + more for more in (b"\0", b"x" * 8, whole)]
     for value in wrong:
         store.set(key, value)
-        for name, read in READS.items():
-            with pytest.raises(ChunkDecodeError) as caught:
-                read(array)
-            assert key in str(caught.value), (name, len(value))
-            assert "(0, 0)" in str(caught.value), (name, len(value))
-            assert caught.value.key == key
-            assert caught.value.chunk == (0, 0)
+        for error in refused(ChunkDecodeError, key, *reads_of(array)):
+            assert ("(0, 0)" in str(error), error.key, error.chunk) == (True, key, (0, 0)), len(value)
         rest = slice(8, None)
         np.testing.assert_array_equal(array[rest, rest], _values()[rest, rest])
     store.set(key, whole)
@@ -275,7 +256,7 @@ def test_directory_in_place_of_a_chunk(tmp_path: Path) -> None:
     (tmp_path / "store" / key / "inside").write_bytes(b"precious")
     before = contents(array.store)
     chunk = (slice(0, 4), slice(0, 4))
-    refused(StoreError, partial(array.set, chunk, 5), partial(array.set, (0, 0), 5), match=key)
+    refused(StoreError, key, partial(array.set, chunk, 5), partial(array.set, (0, 0), 5))
     assert contents(array.store) == before
     np.testing.assert_array_equal(array[4:], _values()[4:])
 
@@ -288,7 +269,7 @@ def test_pipe_in_place_of_a_chunk(tmp_path: Path) -> None:
             array = _make(tmp_path / layout, layout)
             os.unlink(tmp_path / layout / "c/0/0")
             os.mkfifo(tmp_path / layout / "c/0/0")
-            refused(StoreError, *(partial(read, array) for read in READS.values()), match="c/0/0")
+            refused(StoreError, "c/0/0", *reads_of(array))
 
     run_child(work).checked()
 
@@ -326,22 +307,19 @@ def test_failing_reads_are_errors_and_never_fill(
 def test_failing_documents(name: str, local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     _make(local_store, path="a/x")
     root = xzarr3.open_group(local_store, mode="r+")
-    asks: list[Callable[[], object]] = [
-        lambda: xzarr3.open(local_store, "a/x"),
-        lambda: xzarr3.open_group(local_store, mode="a"),
+    by_documents = (
+        *(lambda: xzarr3.open(local_store, "a/x"), lambda: xzarr3.open_group(local_store, mode="a")),
         lambda: xzarr3.create_array(local_store, "b", shape=1, dtype="i1"),
-    ]
+    )
+    by_lists = (
+        *(lambda: list(local_store.list()), lambda: local_store.list_dir("a/"), lambda: list(root)),
+        *(lambda: root.__delitem__("a"), lambda: xzarr3.create_group(local_store, "a", overwrite=True)),
+    )
+    told, asks = (r"zarr\.json|xzarr3-lease", by_documents)
     if name == "scandir":
-        asks = [
-            lambda: list(local_store.list()),
-            lambda: local_store.list_dir("a/"),
-            lambda: list(root),
-            lambda: root.__delitem__("a"),
-            lambda: xzarr3.create_group(local_store, "a", overwrite=True),
-        ]
-    told = local_store.root if name == "scandir" else r"zarr\.json|xzarr3-lease"
+        told, asks = local_store.root, by_lists
     with failing(monkeypatch, name, os_error(errno.EIO), root=local_store.root) as failed:
-        refused(StoreError, *asks, match=told)
+        refused(StoreError, told, *asks)
     assert failed
     np.testing.assert_array_equal(root["a/x"][...], _values())  # type: ignore[index]
 
@@ -364,9 +342,7 @@ def test_short_reads_and_writes(limit: int, local_store: LocalStore, monkeypatch
 
     monkeypatch.setattr(system, "preadv", short_preadv)
     monkeypatch.setattr(system, "pread", lambda descriptor, size, at: pread(descriptor, min(size, limit), at))
-    monkeypatch.setattr(
-        os, "writev", lambda descriptor, data: os.write(descriptor, memoryview(data[0])[:limit])
-    )
+    monkeypatch.setattr(os, "writev", lambda file, data: os.write(file, memoryview(data[0])[:limit]))
     for layout in LAYOUTS:
         array = _make(local_store, layout, path=layout)
         np.testing.assert_array_equal(array[...], _values())
@@ -386,10 +362,8 @@ def test_file_that_shrinks_while_it_is_read(local_store: LocalStore, monkeypatch
         return preadv(descriptor, [memoryview(buffers[0])[:left]], at) if left > 0 else 0
 
     monkeypatch.setattr(system, "preadv", shrunken)
-    monkeypatch.setattr(
-        system, "pread", lambda descriptor, size, at: pread(descriptor, max(0, min(size, 40 - at)), at)
-    )
-    refused(ChunkDecodeError, *(partial(read, array) for read in READS.values()), match="c/")
+    monkeypatch.setattr(system, "pread", lambda file, size, at: pread(file, max(0, min(size, 40 - at)), at))
+    refused(ChunkDecodeError, "c/", *reads_of(array))
 
 
 WRITE_FAULTS: list[tuple[str, BaseException]] = [
@@ -412,14 +386,12 @@ def test_failing_write_leaves_the_old_value(
         if name == "writev" and not value:
             continue
         with failing(monkeypatch, name, error, root=local_store.root) as failed:
-            with pytest.raises(expected) as caught:
-                local_store.set("a/b", value)
-            refused(expected, partial(local_store.set, "a/new", value))
+            sets = (partial(local_store.set, key, value) for key in ("a/b", "a/new"))
+            told, _ = refused(expected, None, *sets)
         assert failed
         if isinstance(error, OSError):
-            assert caught.value.__cause__ is error
-            for told in ("a/b", local_store.root, error.strerror):
-                assert told in str(caught.value)
+            assert told.__cause__ is error
+            assert all(word in str(told) for word in ("a/b", local_store.root, error.strerror))
         assert files(local_store.root) == before, "nothing new, nothing left over"
         assert read_back(local_store, "a/b") == [old] * 4
 
@@ -444,16 +416,12 @@ def test_failing_writes_change_no_document(local_store: LocalStore, monkeypatch:
     before = contents(local_store)
     with failing(monkeypatch, "replace", os_error(errno.ENOSPC)):
         for write in (
-            lambda: array.attrs.update(units="C"),
-            lambda: array.attrs.__setitem__("units", "C"),
-            lambda: array.attrs.__delitem__("units"),
-            lambda: root.attrs.update(title="new"),
-            lambda: array.resize((4, 4)),
-            lambda: array.resize((40, 40)),
-            root.consolidate,
-            lambda: root.create_group("new"),
+            *(partial(array.attrs.update, units="C"), partial(array.attrs.__setitem__, "units", "C")),
+            *(partial(array.attrs.__delitem__, "units"), partial(root.attrs.update, title="new")),
+            *(partial(array.resize, shape) for shape in ((4, 4), (40, 40))),
+            *(root.consolidate, partial(root.create_group, "new")),
         ):
-            refused(StoreError, write)
+            refused(StoreError, None, write)
             assert contents(local_store) == before
             assert (array.shape, root.consolidated) == ((16, 16), False)
             assert (dict(array.attrs), dict(root.attrs)) == ({"units": "K"}, {"title": "old"})
@@ -478,19 +446,13 @@ def test_failing_erasure_is_told(
         for key in keys:
             local_store.set(key, b"value")
         error = os_error(number)
-        with (
-            failing(monkeypatch, "unlink", error, after=after, locks=False) as failed,
-            pytest.raises(StoreError, match=re.escape(os.strerror(number))) as caught,
-        ):
-            ERASING[name](local_store)
-        assert caught.value.__cause__ is error
-        assert len(failed) == 1
-        left = set(local_store.list())
-        assert len(keys - left) == after
-        assert (f"{failed[0]}'" if name != "erase_prefix" else "key 'a/'").removeprefix(
-            local_store.root + "/"
-        ) in str(caught.value)
-        ERASING[name](local_store)
+        erase = partial(ERASING[name], local_store)
+        with failing(monkeypatch, "unlink", error, after=after, locks=False) as failed:
+            (told,) = refused(StoreError, re.escape(os.strerror(number)), erase)
+        assert (told.__cause__, len(failed), len(keys - {*local_store.list()})) == (error, 1, after)
+        named = "key 'a/'" if name == "erase_prefix" else f"{failed[0]}'"
+        assert named.removeprefix(local_store.root + "/") in str(told)
+        erase()
     assert "b" in local_store.list()
 
 
@@ -528,10 +490,8 @@ def test_interrupted_erasure(local_store: LocalStore, monkeypatch: pytest.Monkey
         for after in range(4):
             for key in ("a/b", "a/c/d", "b"):
                 local_store.set(key, b"value")
-            with (
-                failing(monkeypatch, call, KeyboardInterrupt(), after=after) as failed,
-                contextlib.suppress(KeyboardInterrupt),
-            ):
+            fault = failing(monkeypatch, call, KeyboardInterrupt(), after=after)
+            with contextlib.suppress(KeyboardInterrupt), fault as failed:
                 local_store.erase_prefix("a/")
             assert failed or after > 0
             assert "b" in local_store.list()
@@ -690,27 +650,35 @@ def _interrupted(store: HeldStore, work: Callable[[], object], times: int) -> in
 
 
 @pytest.mark.parametrize("times", [1, 3])
-@pytest.mark.parametrize("way", ["array", "single request", "copy", "dask"])
-def test_nothing_is_stored_after_an_interrupt_came_back(way: str, times: int) -> None:
+@pytest.mark.parametrize("way", ["array", "single request", "copy", "dask", "buffer"])
+def test_nothing_is_stored_or_read_after_an_interrupt_came_back(way: str, times: int) -> None:
     """Also not by a thread that was in the middle of it, however often Ctrl-C is pressed meanwhile."""
-    values = np.arange(4.0)
+    values, out, before = np.arange(4.0), *np.full((2, 4), -1.0)
 
-    def work() -> int:
+    def read(array: Array) -> None:
+        try:
+            array.get(out=out, threads=2)
+        finally:
+            before[...] = out
+
+    def work() -> bool:
         store = HeldStore()
-        if way == "copy":
-            source = xzarr3.create_array(MemoryStore(), data=values, chunks=1)
-            return _interrupted(store, lambda: xzarr3.copy(source, store, threads=2), times)
-        if way == "single request":
-            return _interrupted(store, lambda: undisturbed(lambda: store.set("c/0", b"a")), times)
-        array = xzarr3.create_array(store, shape=4, chunks=1, dtype="f8")
-        if way == "array":
-            return _interrupted(store, lambda: array.set(..., values + 1, threads=2), times)
-        source = da.from_array(values + 1, chunks=1)
-        write = partial(store_dask, source, array, scheduler="threads", num_workers=2)
+        array = xzarr3.create_array(MemoryStore() if way == "copy" else store, data=values, chunks=1)
+        lazy = da.from_array(values + 1, chunks=1)
+        acts: dict[str, Callable[[], object]] = {
+            "array": lambda: array.set(..., values + 1, threads=2),
+            "single request": lambda: undisturbed(lambda: store.set("c/0", b"a")),
+            "copy": lambda: xzarr3.copy(array, store, threads=2),
+            "dask": lambda: store_dask(lazy, array, scheduler="threads", num_workers=2),
+            "buffer": lambda: read(array),
+        }
         threaded.pools.clear()  # Of earlier tests, whose threads are not in this child.
-        return _interrupted(store, write, times)
+        inside = _interrupted(store, acts[way], times)
+        for pool in (waiters, cores) if way == "buffer" else ():
+            pool.get().shutdown()  # So that whoever is still at work comes to an end.
+        return bool((out == before).all() if way == "buffer" else inside == 0)
 
-    assert run_child(work).checked() == 0
+    assert run_child(work).checked()
 
 
 def test_a_thread_that_was_being_started_at_ctrl_c_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -732,31 +700,10 @@ def test_a_thread_that_was_being_started_at_ctrl_c_is_waited_for(monkeypatch: py
 
     monkeypatch.setattr(copied_values, "waiters", Pool(2, "new"))  # One that has no idle threads.
     monkeypatch.setattr(threading.Thread, "start", interrupted)
-    refused(KeyboardInterrupt, lambda: copied_values.do_all(iter([move] * 4), 2, lambda size: None))
+    refused(KeyboardInterrupt, None, lambda: copied_values.do_all(iter([move] * 4), 2, lambda size: None))
     found = list(done)
     over.set()
     assert found == [1]
-
-
-@pytest.mark.parametrize("times", [1, 3])
-def test_nothing_is_read_into_a_buffer_after_an_interrupt_came_back(times: int) -> None:
-    def work() -> bool:
-        store = HeldStore()
-        array = xzarr3.create_array(store, data=np.arange(4.0), chunks=1)
-        out, before = np.full((2, 4), -1.0)
-
-        def read() -> None:
-            try:
-                array.get(out=out, threads=2)
-            finally:
-                before[...] = out
-
-        _interrupted(store, read, times)
-        waiters.get().shutdown()  # So that whoever is still at work comes to an end.
-        cores.get().shutdown()
-        return bool((out == before).all())
-
-    assert run_child(work).checked()
 
 
 def test_a_failed_write_with_dask_can_be_tried_again() -> None:
@@ -793,17 +740,15 @@ def test_vanished_store_is_an_error(layout: str, how: str, tmp_path: Path) -> No
         shutil.rmtree(root)
         if how == "emptied":
             root.mkdir()
-    refused(StoreError, *(partial(read, array) for read in READS.values()), match="store")
+    refused(StoreError, "store", *reads_of(array))
     refused(
-        StoreError,
-        lambda: held["a/x"][...],  # type: ignore[index]
+        StoreError, None,
+        *(lambda: held["a/x"][...], lambda: pickle.loads(pickle.dumps(array))[...], lambda: list(array)),
         lambda: lazy.compute(scheduler="sync"),
         lambda: lazy[:3, :3].sum().compute(scheduler="threads"),
-        lambda: pickle.loads(pickle.dumps(array))[...],
-        lambda: list(array),
-    )
+    )  # fmt: skip
     opens = (partial(group.__getitem__, "a"), partial(xzarr3.open, root), partial(xzarr3.open, root, "a/x"))
-    refused(xzarr3.NodeNotFoundError, *opens)
+    refused(xzarr3.NodeNotFoundError, None, *opens)
 
 
 @pytest.mark.parametrize("after", [0, 1, 5, 50, 150, 199])
@@ -826,7 +771,7 @@ def test_store_vanishes_while_it_is_read(after: int, tmp_path: Path, monkeypatch
         except StoreError:
             assert not root.exists()
     assert not root.exists()
-    refused(StoreError, lambda: array[...])
+    refused(StoreError, None, lambda: array[...])
 
 
 @pytest.mark.parametrize("layout", ["plain", "zstd", "sharded"])

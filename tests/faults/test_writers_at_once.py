@@ -1,14 +1,17 @@
-"""Processes that append, replace and set the values of one dataset, all at the same time."""
+"""Processes that append, replace and set the values of one dataset at once; tasks that run twice and late."""
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+import cloudpickle  # type: ignore[import-untyped]
+import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -16,7 +19,7 @@ import xarray as xr
 from _things import refused
 
 import xzarr3
-from xzarr3 import to_zarr
+from xzarr3 import FsspecStore, LocalStore, Store, to_zarr
 from xzarr3.errors import OutcomeUnknownError, Xzarr3Error
 
 Kind: TypeAlias = Literal["append", "replace", "region"]
@@ -117,13 +120,10 @@ def test_processes_at_once(kind: str, tmp_path: Path, request: pytest.FixtureReq
         assert [write for write in writes if write.kind == each and write.error is None]
 
 
-@pytest.mark.parametrize(
-    ("numbers", "lost"),
-    [
-        ([1] * 8 + [2] * 3, None), ([3] * 4 + [1] * 4 + [2] * 3, None), ([1] * 8, "rows are lost"),
-        ([0] * 8 + [2] * 3, "a dataset is lost"), ([4] * 4 + [1] * 4 + [2] * 3, "a region is lost"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("numbers", "lost"), [
+    ([1] * 8 + [2] * 3, None), ([3] * 4 + [1] * 4 + [2] * 3, None), ([1] * 8, "rows are lost"),
+    ([0] * 8 + [2] * 3, "a dataset is lost"), ([4] * 4 + [1] * 4 + [2] * 3, "a region is lost"),
+])  # fmt: skip
 def test_what_is_lost_is_found(numbers: list[int], lost: str | None) -> None:
     writes = [
         Write("replace", 0, 0, 1), Write("replace", 1, 2, 3), Write("append", 2, 4, 5),
@@ -135,3 +135,47 @@ def test_what_is_lost_is_found(numbers: list[int], lost: str | None) -> None:
     else:
         writes.append(Write("region", 5, 6, 7) if lost == "a region is lost" else writes[0])
         refused(AssertionError, lost, lambda: check(w[:, None], w, writes))
+
+
+COMPUTED = [float(value) for value in range(1, 5)]
+PLACES: dict[str, Callable[[Path], Store]] = {
+    "local": LocalStore,
+    "fsspec": lambda path: FsspecStore(f"file://{path}"),
+}
+WRITES: dict[str, dict[str, Any]] = {
+    "new": {"group": "below"},
+    "w where nothing is": {"group": "below", "mode": "w"},
+    "added": {"mode": "a"},
+    "region": {"region": {"x": slice(0, 4)}},
+}
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(range(3))], ids=str)
+@pytest.mark.parametrize("kind", WRITES)
+@pytest.mark.parametrize("place", PLACES)
+def test_tasks_run_twice_in_any_order(tmp_path: Path, place: str, kind: str, order: tuple[int, ...]) -> None:
+    """They run one by one, each as a copy, as on a cluster: so every order of them is certain."""
+    store, options = PLACES[place](tmp_path / "store"), WRITES[kind]
+    name = "b" if kind == "added" else "a"
+    old = xr.Dataset({"a": ("x", np.full(4, -1.0))})
+    xzarr3.to_zarr(old, store, encoding={"a": {"chunks": (1,)}})
+    made = da.from_array(np.array(COMPUTED), chunks=1)
+    later = xzarr3.to_zarr(xr.Dataset({name: ("x", made)}), store, compute=False, **options)
+    found = later.__dask_optimize__(later.__dask_graph__(), [later.key])
+    tasks: dict[Any, Any] = dict(found) if isinstance(found, dict) else found.to_dict()
+    results: dict[Any, Any] = {}
+
+    def run(key: Any) -> None:
+        for needed in tasks[key].dependencies:
+            if needed not in results:
+                run(needed)
+        copy = cloudpickle.loads(cloudpickle.dumps(tasks[key]))
+        results[key] = copy({each: results[each] for each in copy.dependencies})
+
+    writing = sorted((key for key in tasks if "write-zarr" in str(key)), key=str)
+    assert len(writing) >= 4
+    for part in (writing[: 2 + order[0]], writing[order[1] :], [later.key], writing[order[2] : 3]):
+        for key in part:
+            run(key)
+    with xr.open_dataset(store, engine="xzarr3", group=options.get("group")) as read:  # type: ignore[arg-type]
+        assert read[name].values.tolist() == COMPUTED

@@ -61,9 +61,6 @@ test_foreign_store_around_another = pytest.mark.slow(
 test_foreign_store_of_files = every_check(lambda base: open_store(OnDisk(base)), leave_out=["erasing"])
 
 
-# Which store a path, a URL or an object of another library is
-
-
 def test_open_store_takes_paths_and_stores(tmp_path: Path) -> None:
     path = tmp_path / "a b#c%41.zarr"
     native = xzarr3.LocalStore(path)
@@ -167,9 +164,6 @@ def test_open_store_refuses_a_manifest_store_of_virtualizarr() -> None:
         refused(TypeError, said, partial(use, virtual), partial(use, quiet(virtual)))
 
 
-# Groups, arrays and zips of other libraries
-
-
 def dataset() -> xr.Dataset:
     values = np.arange(60, dtype="float64").reshape(5, 12)
     values[0, 0] = np.nan
@@ -220,9 +214,6 @@ def test_handles_give_the_store_and_the_path(tmp_path: Path) -> None:
     refused(NodeTypeError, None, lambda: xzarr3.open_group(array))
     refused(ReadOnlyError, None, lambda: xzarr3.create_group(reading, "g"))
     refused(TypeError, r"Group of '/a' in .* is no whole store", lambda: open_store(root["a"]))
-
-
-# What one library writes the other reads, in each kind of store
 
 
 def session(base: Path) -> Any:
@@ -341,9 +332,6 @@ def test_arrays_and_groups(make: Callable[[Path], Any], tmp_path: Path) -> None:
     assert xzarr3.recover(store) == []
 
 
-# What a store of zarr-python answers
-
-
 def test_foreign_store_takes_no_key_that_leads_out_and_erases_no_directory(tmp_path: Path) -> None:
     store = open_store(InMemory())
     fill(store, "a/b", "c")
@@ -446,9 +434,6 @@ def test_foreign_store_shares_one_loop_among_threads() -> None:
 
     assert asyncio.run(call()) == VALUE, "another loop runs in this thread, as in Jupyter"
     refused(StoreError, r"SyncError: .*within a running loop", lambda: sync(call()))
-
-
-# One store for one object, and other processes
 
 
 def test_foreign_store_is_one_for_one_object() -> None:

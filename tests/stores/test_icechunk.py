@@ -113,9 +113,6 @@ def messages(repo: Any, branch: str = "main") -> list[str]:
     return [each.message for each in repo.ancestry(branch=branch)][:-1]
 
 
-# Repositories are read
-
-
 @pytest.mark.parametrize("opened", [xzarr3.open_dataset, xr.open_dataset])
 def test_repository_is_read_at_a_branch_a_tag_and_a_snapshot(repo: Any, opened: Any) -> None:
     options = {} if opened is xzarr3.open_dataset else {"engine": "xzarr3", "chunks": {}}
@@ -197,9 +194,6 @@ def test_repository_reads_are_explained_and_traced(repo: Any) -> None:
     with xzarr3.trace() as trace:
         xzarr3.to_zarr(dataset(5).chunk(time=2), repo, append_dim="time")
     assert trace.arrays["/t"]["put"] >= 6
-
-
-# Repositories are written, by threads, processes and clusters, on disks and in S3
 
 
 def grown(repo: Any, **options: Any) -> xr.Dataset:
@@ -351,9 +345,6 @@ def test_repository_trace_counts_what_workers_write(repo: Any, client: Any) -> N
     assert (trace.arrays["/t"]["put"], trace.arrays["/t"]["get"]) == (6, 8)
 
 
-# Conflicts in repositories
-
-
 def meanwhile(ds: xr.Dataset, call: Callable[[], object]) -> xr.Dataset:
     """The dataset; while its first block is computed, ``call`` is called."""
     once = [call]
@@ -415,9 +406,6 @@ def test_repository_changes_of_chunks_conflict_or_are_both_kept(repo: Any, first
     expected.t[2:4] = 7
     np.testing.assert_array_equal(stored(repo).t, expected.t)
     assert messages(repo)[:-1] == (["theirs"] if first else ["ours", "theirs"])
-
-
-# Writes to repositories are resumed
 
 
 class Blocks:
@@ -614,9 +602,6 @@ def test_resume_on_a_cluster(either: Any, client: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(xr.open_dataset(either, engine="xzarr3").t, expected)
 
 
-# Sessions
-
-
 def test_session_is_not_seen_before_the_commit(repo: Any, session: Any) -> None:
     ds = dataset()
     xzarr3.to_zarr(ds, session.store, encoding={"t": {"chunks": (2, 4), "shards": (4, 8)}})
@@ -809,9 +794,6 @@ def test_session_datasets_are_written_as_elsewhere(session: Any, name: str) -> N
         xr.testing.assert_identical(again.load(), expected)
 
 
-# What sessions refuse, and what is left after an error
-
-
 @pytest.mark.parametrize("zarr_format", [2, "3-draft"])
 @pytest.mark.parametrize("holds", [False, True])
 def test_session_other_formats_are_refused(repo: Any, session: Any, zarr_format: Any, holds: bool) -> None:
@@ -904,9 +886,6 @@ def test_session_that_is_read_only_or_was_committed(repo: Any, session: Any) -> 
     assert other.identity == store.identity
     assert other.__dask_tokenize__() == store.__dask_tokenize__()
     assert xzarr3.from_zarr(other, "a").name == xzarr3.from_zarr(store, "a").name
-
-
-# Sessions and other processes
 
 
 def test_session_pickles_are_snapshots(repo: Any, session: Any, monkeypatch: pytest.MonkeyPatch) -> None:

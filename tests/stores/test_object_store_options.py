@@ -1,4 +1,4 @@
-"""URLs and options of object stores, and their pickles."""
+"""URLs and options of object stores, their pickles, and the limit on the bytes of answers in flight."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,13 +23,12 @@ from _things import refused
 
 from xzarr3 import StoreError, StoreOptionError, open_store
 from xzarr3.errors import ReadOnlyError, StorePermissionError
+from xzarr3.stores import in_flight
+from xzarr3.stores.object import client
 from xzarr3.stores.object.errors import describe, scrub
 from xzarr3.stores.object.options import OBJECT_SCHEMES, Settings, parse
 from xzarr3.stores.object.store import ObjectStore
 
-CREDENTIALS = (
-    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL", "GOOGLE_BASE_URL"),
-)
 SIGNED = {"key": "test", "secret": "test-secret"}
 
 
@@ -37,7 +40,8 @@ def store_at(server: FaultServer, url: str = "s3://b/x", **options: Any) -> Obje
 
 @pytest.fixture(autouse=True)
 def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in CREDENTIALS:
+    names = "AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY AWS_PROFILE AWS_ENDPOINT_URL GOOGLE_BASE_URL"
+    for name in names.split():
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
 
@@ -341,3 +345,63 @@ def test_children(fault_server: FaultServer) -> None:
     command = [sys.executable, "-c", CHILDREN, f"{fault_server.url}/b/x"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.split() == ["0", "3", "3", "0", "True"]
+
+
+def test_bytes_under_way_are_bounded(fault_server: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While bodies come slowly, not more of them come than there may be bytes."""
+    store = ObjectStore("s3://b/x", storage_options=fault_server.storage_options)
+    size, most = 200_000, 0
+    fault_server.put_all({f"/b/x/{at}": bytes(size) for at in range(8)})
+    fault_server.fault("slow", "/b/*", pieces=4, seconds=0.1)
+
+    @contextmanager
+    def watched(size: int) -> Iterator[None]:
+        nonlocal most
+        with in_flight.reserved(size):
+            most = max(most, in_flight._budget.used)
+            yield
+
+    monkeypatch.setattr(client, "reserved", watched)
+    monkeypatch.setattr(in_flight._budget, "limit", 1)
+    for limit, expected in ((3 * size, 3 * size), (10, size)):  # A larger value comes alone.
+        in_flight.set_limit(limit)
+        most = 0
+        values = store.get_values([str(at) for at in range(8)])
+        assert [len(value or b"") for value in values] == [size] * 8
+        assert most == expected
+    assert in_flight._budget.used == 0
+
+
+def test_reservations() -> None:
+    budget = in_flight.Budget(10)
+    order: list[str] = []
+    begun, release = threading.Event(), threading.Event()
+
+    def take(name: str, size: int) -> None:
+        with budget.reserved(size):
+            order.append(name)
+            begun.set()
+            if name == "first":
+                assert release.wait(120)
+            with budget.reserved(100):
+                pass  # Nobody waits within.
+
+    asked = [("first", 8), ("large", 50), ("small", 1), ("smaller", 0)]
+    threads = [threading.Thread(target=take, args=each) for each in asked]
+    for number, thread in enumerate(threads):
+        thread.start()
+        assert begun.wait(120)
+        while len(budget._waiting) < number:
+            time.sleep(0.001)
+    assert order == ["first"], "who comes first is served first"
+    release.set()
+    for thread in threads:
+        thread.join(120)
+    assert order[:2] == ["first", "large"]
+    assert sorted(order) == ["first", "large", "small", "smaller"]
+    assert budget.used == 0
+    with pytest.raises(RuntimeError, match="within"), budget.reserved(5):
+        raise RuntimeError("within")
+    assert budget.used == 0
+    for limit in (0, -1, 1.5, "1", None):
+        refused(ValueError, "accepted", partial(in_flight.set_limit, limit))

@@ -1,23 +1,37 @@
-"""What a store of one's own needs and gets: four methods, checked and reported in one place."""
+"""What a store of one's own needs and gets; MemoryStore, WrapperStore and ReadOnlyStore."""
 
 from __future__ import annotations
 
+import html
 import inspect
 import pickle
+import threading
+from collections import UserDict
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from _conformance import VALUE, run_numbered, writes
+from _conformance import VALUE, contents, run_numbered, run_threads, writes
 from _kinds import Files, Four, every_check, hostile_keys
 from _recording import heard
-from _things import refused
+from _things import Thing, refused
+from _unprivileged import run_child
 
 import xzarr3
-from xzarr3 import LocalStore, MemoryStore, ReadOnlyError, Store, StoreCapabilityError, stores
+from xzarr3 import (
+    InvalidKeyError,
+    LocalStore,
+    MemoryStore,
+    ReadOnlyError,
+    Store,
+    StoreCapabilityError,
+    stores,
+)
 from xzarr3._types import Buffer, ByteRange
-from xzarr3.stores import Key, WrapperStore, cut, update, versioned
+from xzarr3.stores import ANY, BytesValue, ReadOnlyStore, Value, WrapperStore, cut, update, versioned
+from xzarr3.stores.values import OversizedError
 from xzarr3.testing import CHECKS, StoreCheckError, check_store
 
 KINDS: dict[str, Callable[[Path], Store]] = {
@@ -102,7 +116,7 @@ BROKEN: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def _wrong_value(store: Four, key: str) -> Any:
-    value = xzarr3.stores.BytesValue(store.values[key]) if key in store.values else None
+    value = BytesValue(store.values[key]) if key in store.values else None
     if value is not None:
         value.size = 3
     return value
@@ -162,7 +176,7 @@ def test_each_request_is_reported_once(request_: str, wrap: Callable[[Store], St
 
 
 def test_key_knows_its_size_and_is_text() -> None:
-    key = Key("a/b", 10)
+    key = stores.Key("a/b", 10)
     assert (key, key.size, {key: 1}["a/b"]) == ("a/b", 10, 1)
     twin = pickle.loads(pickle.dumps(key))
     assert (twin, twin.size) == ("a/b", 10)
@@ -213,3 +227,274 @@ def test_versioned_tells_absence_and_content() -> None:
     store.set("a", b"1")
     assert absent == (None, "absent")
     assert one == versioned(store, "a"), "without versions of a service, equal bytes are one version"
+
+
+@pytest.mark.parametrize("kind", [dict, UserDict])
+def test_memory_store_keeps_the_mapping_that_it_is_given(kind: type[Any]) -> None:
+    values = kind({"a/b": b"x"})
+    store = MemoryStore(values)
+    store.set("c", bytearray(b"yy"))
+    values["d"] = b"by hand"
+    del values["a/b"]
+    assert contents(store) == {"c": b"yy", "d": b"by hand"}
+    assert type(values["c"]) is bytes
+    store.erase("c")
+    assert dict(values) == {"d": b"by hand"}
+
+
+@pytest.mark.parametrize(("values", "error", "words"), [
+    ({1: b""}, TypeError, "dict with 1: bytes"),
+    ({"a": "text"}, TypeError, "'a': str"),
+    ({"a": Thing()}, TypeError, "'a': Thing"),
+    ({"../a": b""}, InvalidKeyError, r"\.\./a"),
+])  # fmt: skip
+def test_memory_store_refuses_other_dictionaries(values: Any, error: type[Exception], words: str) -> None:
+    refused(error, words, lambda: MemoryStore(values))
+
+
+def test_memory_stores_of_one_dictionary_are_one_place() -> None:
+    values: dict[str, bytes] = {}
+    one, other = MemoryStore(values), xzarr3.open_store(values)
+    assert one.identity == other.identity
+    assert len({MemoryStore({"a": bytes([at])}).identity for at in range(64)}) == 64, "of none that is gone"
+    one.set("a", VALUE)
+    assert other.get("a") is values["a"], "it is not copied"
+
+
+def test_versions_of_a_users_dictionary_are_not_known() -> None:
+    """The user may change a value without the store; of its own dictionary a store knows every change."""
+    assert MemoryStore({"a": b"old"}).versions(["a", ""]) == [None, None]
+    own = MemoryStore()
+    own.set("a", b"old")
+    before = own.versions(["a", "b", ""])
+    own.set("b", b"")
+    after = own.versions(["a", "b", ""])
+    assert (before[0], before[1]) == (after[0], None)
+    assert before[2] != after[2]
+
+
+def test_with_traits_is_kept_by_a_pickle_without_the_first_store() -> None:
+    store = MemoryStore().with_traits(conflict_deadline=1.0)
+    guarded = pickle.loads(pickle.dumps(store.with_traits(read_only=True)))
+    data = pickle.dumps(store)
+    store.set("a", VALUE)
+    assert (guarded.read_only, guarded.get("a")) == (True, VALUE)
+    assert (pickle.loads(data).writeable, pickle.loads(data).get("a")) == (True, VALUE)
+
+
+def test_dask_names_follow_a_users_dictionary() -> None:
+    """A name is never the same for other values, whoever changed them through the store."""
+    values: dict[str, bytes] = {}
+    array = xzarr3.create_array(values, "a", data=[1, 2, 3], chunks=(3,), compressors=None)
+    before = xzarr3.from_zarr(array).name
+    array[0] = 5
+    assert xzarr3.from_zarr(array).name != before
+
+
+def test_memory_store_in_another_process_is_that_of_the_newest_pickle() -> None:
+    """A worker that still holds an old copy must not answer with it."""
+    store = MemoryStore()
+    store.set("a", b"old")
+    first = pickle.dumps(store)
+    store.set("a", b"new")
+    second = pickle.dumps(store)
+    assert pickle.loads(first) is pickle.loads(second) is store
+
+    def work() -> list[bytes]:
+        return [bytes(pickle.loads(data).get("a")) for data in (first, second, first)]
+
+    assert run_child(work).checked() == [b"old", b"new", b"old"]
+
+
+@pytest.mark.parametrize("kind", ["memory", "zip"])
+def test_erase_is_not_undone_by_an_update_under_way(kind: str, tmp_path: Path) -> None:
+    store = MemoryStore() if kind == "memory" else stores.ZipStore(tmp_path / "a.zip", mode="w")
+    store.set("a", b"old")
+    thread = threading.Thread(target=store.erase, args=["a"])
+
+    def change(stored: Any) -> list[Any]:
+        thread.start()
+        thread.join(0.05)  # It waits for the lock of the key.
+        return [stored, b"+"]
+
+    update(store, "a", change)
+    thread.join(60)
+    assert store.get("a") is None
+    store.close()
+
+
+def test_set_partial_values_does_not_undo_what_another_thread_stores() -> None:
+    """Between the reading of the old value and the writing of the new one there is no room for others."""
+    store = MemoryStore()
+    store.set("a", b"-" * 10)
+    wrong = []
+
+    def whole() -> None:
+        for step in range(2000):
+            value = b"%010d" % step
+            store.set("a", value)
+            found = bytes(store.get("a") or b"")
+            if found not in (value, value[:-1] + b"x"):
+                wrong.append((value, found))
+
+    def parts() -> None:
+        for _ in range(2000):
+            store.set_partial_values([("a", 9, b"x")])
+
+    run_threads(whole, parts)
+    assert wrong == []
+
+
+ANSWERS: dict[str, Any] = {
+    "get": b"got", "open": BytesValue(b"opened"), "list": ["a/b"], "list_dir": ({"a/b"}, set()), "put": False,
+    "erase": None, "erase_prefix": None, "copy": None, "versions": [5, 5], "exclusive": nullcontext(),
+    "close": None,
+}  # fmt: skip
+
+
+def noting(name: str) -> Callable[..., Any]:
+    def method(store: Any, *given: Any) -> Any:
+        store.calls.append((name, *given))
+        return ANSWERS[name]
+
+    return method
+
+
+TRAITS = stores.Traits(
+    concurrency=7, request_bytes=123, over_read=1.5, conditional="service", erases_conditionally=False,
+    conflict_deadline=9.0, visible="at commit", durable=True, tells_changes=True, browsable=True,
+)  # fmt: skip
+
+
+class Answering(Store):
+    traits = TRAITS
+    erase, erase_prefix, copy, close = map(noting, ("erase", "erase_prefix", "copy", "close"))
+    list, list_dir, open = map(noting, ("list", "list_dir", "open"))
+    versions, exclusive = map(noting, ("versions", "exclusive"))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: Any = []
+
+    def get(self, key: str, byte_range: Any = None, *, into: Any = None, limit: int = 0) -> Any:
+        return noting("get")(self, key, byte_range, into, limit)
+
+    def put(self, key: str, pieces: Any, *, if_version: object = ANY) -> bool:
+        return noting("put")(self, key, pieces, if_version)
+
+
+CALLS: dict[str, tuple[Callable[[Store], Any], tuple[Any, ...]]] = {
+    "get": (lambda s: s.get("a", (1, 2), limit=50), ("a", (1, 2), None, 50)),
+    "put": (lambda s: s.put("a", [b"x"], if_version="v"), ("a", [b"x"], "v")),
+    "erase": (lambda s: s.erase("a", "b"), ("a", "b")),
+    "list": (lambda s: [*s.list("a/")], ("a/",)),
+    "open": (lambda s: s.open("a", (3, 4), "v").read(0), ("a", (3, 4), "v")),
+    "erase_prefix": (lambda s: s.erase_prefix("a/"), ("a/",)),
+    "list_dir": (lambda s: s.list_dir("a/"), ("a/",)),
+    "copy": (lambda s: s.copy("a", "b"), ("a", "b")),
+    "versions": (lambda s: s.versions(["a", ""]), (["a", ""],)),
+    "exclusive": (lambda s: s.exclusive("a").__enter__(), ("a",)),
+    "close": (lambda s: s.close(), ()),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_wrapper_store_hands_on_each_method_as_it_is(call: str) -> None:
+    act, given = CALLS[call]
+    inner = Answering()
+    answers = ANSWERS | {"open": b"opened", "exclusive": None}
+    assert act(WrapperStore(inner)) == answers[call]
+    assert inner.calls == [(call, *given)]
+
+
+def test_wrapper_store_has_the_traits_of_its_store_but_not_its_files(tmp_path: Path) -> None:
+    """What works on files directly would pass the wrapper by."""
+    reading = type("Readable", (Store,), {"get": noting("get")})()
+    for inner, able in ((Answering(), (True,) * 4), (reading, (True, False, False, False))):
+        store = WrapperStore(inner)
+        assert (store.readable, store.writeable, store.erasable, store.listable) == able
+    assert WrapperStore(Answering()).traits == TRAITS
+    local = LocalStore(tmp_path)
+    wrapper = WrapperStore(local)
+    assert (wrapper.folder, wrapper.traits.plain_files) == (None, False)
+    assert (wrapper.identity, repr(wrapper)) == (local.identity, f"<WrapperStore {local}>")
+    assert repr(local) in html.unescape(wrapper._repr_html_())
+
+
+def test_read_only_store_refuses_every_write() -> None:
+    inner = MemoryStore({"a/b": VALUE, "c": VALUE})
+    store = ReadOnlyStore(inner)
+    refused(ReadOnlyError, "read-only", *writes(store).values())
+    assert contents(inner) == contents(store) == {"a/b": VALUE, "c": VALUE}
+    assert (store.writeable, store.erasable) == (False, False)
+
+
+class Upper(WrapperStore):
+    @property
+    def identity(self) -> object:
+        return "upper", self.inner.identity
+
+    def get(self, key: str, byte_range: Any = None, **how: Any) -> Buffer | None:
+        value = super().get(key, byte_range)
+        return None if value is None else bytes(value).upper()
+
+    def open(self, key: str, first: Any = None, version: object | None = None) -> Value | None:
+        value = self.get(key)
+        return None if value is None else BytesValue(value)
+
+    def put(self, key: str, pieces: Sequence[Buffer] | None, *, if_version: object = ANY) -> bool:
+        given = None if pieces is None else [bytes(piece).lower() for piece in pieces]
+        return super().put(key, given, if_version=if_version)
+
+
+def test_every_operation_uses_what_a_class_changes() -> None:
+    inner = MemoryStore({"a": b"abc"})
+    store = Upper(inner)
+    assert [*store.get_partial_values([("a", (1, 2))])] == [b"BC"]
+    update(store, "a", lambda stored: [stored, b"D"])
+    store.set("b", b"XY")
+    assert contents(inner) == {"a": b"abcd", "b": b"xy"}
+    assert contents(store) == {"a": b"ABCD", "b": b"XY"}
+    assert store.getsize("a") == 4
+
+
+def test_wrapper_store_hands_on_the_limit_that_a_class_takes_with_the_rest() -> None:
+    class Passing(WrapperStore):
+        def get(self, key: str, byte_range: Any = None, **how: Any) -> Buffer | None:
+            given.append(how)
+            return super().get(key, byte_range, **how)
+
+    given: list[dict[str, Any]] = []
+    with pytest.raises(OversizedError):
+        Passing(MemoryStore({"a": b"abc"})).get("a", into=stores.Scratch(), limit=2)
+    # The wrapped store would read the whole value otherwise; memory that is used again would surprise.
+    assert given == [{"limit": 2}]
+
+
+def test_wrapper_store_closes_as_its_class_does() -> None:
+    class Ending(WrapperStore):
+        def close(self) -> None:
+            inner.calls.append("class")
+            super().close()
+
+    inner = Answering()
+    with ReadOnlyStore(inner):
+        pass
+    assert inner.calls == [], "one that is only read does not close its store"
+    with Ending(inner):
+        pass
+    assert inner.calls == ["class", ("close",)]
+
+
+def test_wrapper_store_travels_with_what_it_holds() -> None:
+    inner = MemoryStore()
+    twin = pickle.loads(pickle.dumps(Upper(inner)))
+    assert (type(twin), twin.inner) == (Upper, inner)
+    one, other = (pickle.loads(pickle.dumps(ReadOnlyStore(inner))) for _ in range(2))
+    assert one is other, "equal pickled stores are one object"
+
+
+def test_dask_takes_no_wrapper_for_the_store_itself() -> None:
+    inner = MemoryStore({"a": b"abc"})
+    tokens = [store.__dask_tokenize__() for store in (Upper(inner), WrapperStore(inner))]
+    assert tokens[0] != tokens[1]

@@ -83,8 +83,6 @@ def ran(code: str, path: Path, *, fails: bool = False) -> str:
     return done.stderr
 
 
-# Peers
-
 KEYS = {
     "zarr.json": b"{}", "a/b": VALUE, "a/c/d": b"", "\u6c23\u6e29/e\u0301": bytes(range(256)) * 300,
     "a": b"beside its own prefix",
@@ -240,9 +238,6 @@ def test_pack_reclaims_space(path: Path) -> None:
     assert (contents(packed), packed.read_only) == ({"a/b": b"\4" * 10_000, "c": b"kept"}, True)
 
 
-# Requests
-
-
 def test_opening_reads_the_end_and_each_member_is_one_request(path: Path) -> None:
     packed({f"c/{at}": bytes([at % 256]) * 1000 for at in range(3000)}, path)
     server = Remote({"x.zip": path.read_bytes()})
@@ -281,9 +276,6 @@ def test_value_that_is_replaced_is_noticed(path: Path) -> None:
     for change in (lambda: server.set("x.zip", b"new"), lambda: server.erase("x.zip")):
         change()
         refused(ChangedError, r"x\.zip", lambda: store.get("a"))
-
-
-# Modes, and one writer
 
 
 @pytest.mark.parametrize(("error", "words", "given", "mode"), [
@@ -403,9 +395,6 @@ def test_flushing_and_closing_while_threads_write(path: Path) -> None:
     assert not any(early), "who writes while it is flushed waits"
 
 
-# Closing
-
-
 UNCLOSED = r"<ZipStore '.*x\.zarr\.zip'> was not closed, so nothing was written to it"
 
 
@@ -522,9 +511,6 @@ def test_names_and_versions(path: Path) -> None:
         store.set("a/b", VALUE)
         assert None not in [*before[:2], *store.versions(["", "a/b"])]
         assert all(x != y for x, y in zip(before, store.versions(["", "a/b"]), strict=False))
-
-
-# Faults
 
 
 def generation(number: int) -> dict[str, bytes]:
@@ -712,8 +698,6 @@ def test_file_that_is_cut_off_under_its_reader(path: Path) -> None:
     refused(StoreError, "copy the zip again, whole", lambda: ZipStore(path))
 
 
-# A mapping
-
 NAMES = st.sampled_from(["a", "a/b", "a/c/d", "b", "\u00e9/x", "zarr.json"])
 STEPS = st.one_of(
     st.tuples(st.just("set"), NAMES, st.binary(max_size=20)),
@@ -753,9 +737,6 @@ def test_it_is_a_mapping(steps: list[Any], tmp_path_factory: pytest.TempPathFact
         assert contents(ZipStore(path)) == committed
     store.close()
     assert verified(path) == model
-
-
-# Hostile zips, built by hand
 
 
 @dataclass
