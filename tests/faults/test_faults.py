@@ -698,11 +698,13 @@ def test_a_thread_that_was_being_started_at_ctrl_c_is_waited_for(monkeypatch: py
         assert inside.wait(30)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(copied_values, "waiters", Pool(2, "new"))  # One that has no idle threads.
+    pool = Pool(2, "new")  # One that has no idle threads.
+    monkeypatch.setattr(copied_values, "waiters", pool)
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     refused(KeyboardInterrupt, None, lambda: copied_values.do_all(iter([move] * 4), 2, lambda size: None))
     found = list(done)
     over.set()
+    pool.get().shutdown(wait=False)  # This process would wait for that thread at its end.
     assert found == [1]
 
 
