@@ -419,19 +419,6 @@ def test_missing_chunks_are_named_anywhere(place: Place) -> None:
     assert np.isnan(opened(place)["v3"][4:]).all()
 
 
-def test_a_web_server_without_consolidated_metadata(http_server: Any) -> None:
-    url = served(http_server, consolidated=False)
-    for read in (xr.open_dataset, xr.open_datatree, xr.open_groups):
-        with pytest.raises(
-            xzarr3.StoreCapabilityError, match=r"cannot list.*consolidate the metadata of the"
-        ):
-            read(url, engine=OURS, storage_options=HTTP)  # type: ignore[operator]
-    with pytest.raises(xzarr3.MetadataError, match="no consolidated metadata"):
-        xr.open_dataset(url, engine=OURS, storage_options=HTTP, consolidated=True)
-    array = xzarr3.open_array(url, "v3", storage_options=HTTP)
-    np.testing.assert_array_equal(array[...], forecast()["v3"])
-
-
 @pytest.mark.parametrize("consolidated", [True, False])
 def test_requests_to_a_service(fault_server: Any, consolidated: bool) -> None:
     options: Any = {"storage_options": fault_server.storage_options, "consolidated": consolidated}
@@ -460,9 +447,3 @@ def test_engines_are_guessed_without_requests(url: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(backend_module, "find_spec", lambda name: None)
     assert OURS().guess_can_open(url)
     assert not OURS().guess_can_open(url.replace(".zarr", ".nc").removesuffix(".zip"))
-
-
-def test_options_are_refused_where_they_mean_nothing(tmp_path: Path, stored: dict[str, bytes]) -> None:
-    for where in (str(tmp_path / "a.zarr"), xzarr3.MemoryStore(stored)):
-        with pytest.raises(TypeError, match=r"storage_options 'anon' have no meaning"):
-            xr.open_dataset(where, engine=OURS, storage_options={"anon": True})

@@ -313,25 +313,6 @@ def test_what_xarrays_engine_wrote_is_read(make: Callable[[Path], Any], tmp_path
     by_xarray(store, ds)
 
 
-@each_store
-def test_arrays_and_groups(make: Callable[[Path], Any], tmp_path: Path) -> None:
-    store = make(tmp_path)
-    root = xzarr3.open_group(store, mode="a", attributes={"a": 1})
-    root.create_group("b").create_array("c", data=np.arange(10), chunks=3)
-    made = xzarr3.create_array(store, "d", shape=(4, 4), chunks=(2, 2), dtype="f4", fill_value=1)
-    made[1:3] = 5
-    assert sorted(name for name, _ in xzarr3.open_group(store).members(max_depth=None)) == ["b", "b/c", "d"]
-    with may_lose(store):
-        made.resize((3, 4))
-        made.resize((6, 4))
-    np.testing.assert_array_equal(made[:, 0], [1, 5, 5, 1, 1, 1])
-    xzarr3.create_array(store, "d", data=np.arange(3), overwrite=True)
-    del root["b"]
-    assert [name for name, _ in xzarr3.open_group(store).members()] == ["d"]
-    np.testing.assert_array_equal(xzarr3.open_array(store, "d")[:], np.arange(3))
-    assert xzarr3.recover(store) == []
-
-
 def test_foreign_store_takes_no_key_that_leads_out_and_erases_no_directory(tmp_path: Path) -> None:
     store = open_store(InMemory())
     fill(store, "a/b", "c")

@@ -97,9 +97,13 @@ def failing(first: int = 0) -> xr.Dataset:
     return mapped(dataset(first).chunk(time=1), boom)
 
 
+def read(store: Any, **options: Any) -> xr.Dataset:
+    return xr.open_dataset(store, engine="xzarr3", **options).load()
+
+
 def stored(repo: Any, branch: str = "main") -> xr.Dataset:
     """What xzarr3 reads from a branch, which is what zarr-python and xarray's own engine read."""
-    found = xr.open_dataset(repo, engine="xzarr3", branch=branch).load()
+    found = read(repo, branch=branch)
     xr.testing.assert_identical(by_zarr_python(repo.readonly_session(branch).store), found)
     return found
 
@@ -138,8 +142,8 @@ def test_repository_opens_in_every_function(repo: Any) -> None:
     assert xzarr3.open(repo, "below/t", storage_options=version)[7] == VALUES[0, 7] + 7
     assert xzarr3.open_array(repo, "t")[0, 0] == 1
     assert xzarr3.open_group(repo, storage_options=version).attrs == {"a": 1}
-    xr.testing.assert_identical(xr.open_datatree(repo, engine="xzarr3", **version).load(), tree)
-    xr.testing.assert_identical(xzarr3.open_datatree(repo, **version).load(), tree)
+    for opened in (xzarr3.open_datatree, partial(xr.open_datatree, engine="xzarr3")):
+        xr.testing.assert_identical(opened(repo, **version).load(), tree)
     assert (first["t"][1, 1], first.store.snapshot) == (VALUES[1, 1], version["snapshot"])
 
 
@@ -224,11 +228,11 @@ def added(repo: Any, **options: Any) -> xr.Dataset:
 def commits_nothing_after_an_error(repo: Any) -> None:
     xzarr3.to_zarr(dataset(), repo)
     tip = repo.lookup_branch("main")
-    for options in (
-        {"mode": "w"}, {"mode": "a"}, {"append_dim": "time", "check_labels": False},
-        {"region": {"time": slice(5)}},
-    ):  # fmt: skip
-        ds = failing().drop_vars("x") if "region" in options else failing()
+    for ds, options in (
+        *((failing(), {"mode": mode}) for mode in "wa"),
+        (failing(), {"append_dim": "time", "check_labels": False}),
+        (failing().drop_vars("x"), {"region": {"time": slice(5)}}),
+    ):
         refused(RuntimeError, "boom", partial(xzarr3.to_zarr, ds, repo, **options))  # type: ignore[arg-type]
     assert repo.lookup_branch("main") == tip
     xr.testing.assert_identical(stored(repo), dataset())
@@ -285,8 +289,11 @@ def test_repository_write_is_one_commit_or_none(where: str, job: Any, request: A
         assert messages(repo) == ["second", "first"]
 
 
-def test_repository_messages(repo: Any) -> None:
-    xzarr3.to_zarr(dataset(), repo)
+def test_repository_messages_of_what_changes_something(repo: Any) -> None:
+    first = xzarr3.to_zarr(dataset(), repo)
+    again = xzarr3.to_zarr(dataset().isel(time=slice(0)), repo, append_dim="time")
+    assert again.store.snapshot == first.store.snapshot
+    xr.testing.assert_identical(stored(repo), dataset())
     xzarr3.to_zarr(dataset(5), repo, append_dim="time")
     xzarr3.to_zarr(dataset().t, repo, group="below")
     xzarr3.to_zarr(dataset()[["x"]], repo, group="coordinates")
@@ -296,13 +303,6 @@ def test_repository_messages(repo: Any) -> None:
         "xzarr3.to_zarr, mode 'w-': 't' in '/below'",
         "xzarr3.to_zarr, mode 'w-': coordinates in '/coordinates'",
     ]
-
-
-def test_repository_write_that_changes_nothing_is_no_commit(repo: Any) -> None:
-    first = xzarr3.to_zarr(dataset(), repo)
-    again = xzarr3.to_zarr(dataset().isel(time=slice(0)), repo, append_dim="time")
-    assert again.store.snapshot == first.store.snapshot
-    xr.testing.assert_identical(stored(repo), dataset())
 
 
 @pytest.mark.slow
@@ -430,10 +430,8 @@ class Blocks:
 
 
 def broken_off(repo: Any, last: int = 25, **options: Any) -> Any:
-    (error,) = refused(
-        RuntimeError, "boom", lambda: xzarr3.to_zarr(Blocks(last).dataset(), repo, resume=True, **options)
-    )
-    return error
+    write = partial(xzarr3.to_zarr, Blocks(last).dataset(), repo, resume=True, **options)
+    return refused(RuntimeError, "boom", write)[0]
 
 
 @pytest.fixture
@@ -463,8 +461,7 @@ def test_resume_writes_what_is_left_as_one_commit(either: Any, mode: Any, group:
     assert blocks.made < 20
     assert (messages(either), {*either.list_branches()}) == (["new", *before], {"main"})
     assert written.store.snapshot == either.lookup_branch("main")
-    found = xr.open_dataset(either, engine="xzarr3", group=group)
-    xr.testing.assert_identical(found.load(), Blocks().dataset().assign_attrs(a=2).load())
+    xr.testing.assert_identical(read(either, group=group), Blocks().dataset().assign_attrs(a=2).load())
 
 
 @pytest.mark.usefixtures("in_parts")
@@ -589,10 +586,8 @@ def test_resume_on_a_cluster(either: Any, client: Any, tmp_path: Path) -> None:
     expected = np.arange(320.0).reshape(40, 8)
     values = da.from_array(expected, chunks=(1, 8))
     values = values.map_blocks(block, dtype=float, name="blocks", meta=np.empty((0, 0)))
-    write = partial(
-        xzarr3.to_zarr, xr.Dataset({"t": (("time", "x"), values)}).chunk(time=3), either, resume=True,
-        encoding=CHUNKS, message="new",
-    )  # fmt: skip
+    ds = xr.Dataset({"t": (("time", "x"), values)}).chunk(time=3)
+    write = partial(xzarr3.to_zarr, ds, either, resume=True, encoding=CHUNKS, message="new")
     with client.as_current(), dask.config.set(scheduler=None):
         refused(RuntimeError, "boom", write)
         assert messages(either) == []
@@ -608,15 +603,14 @@ def test_session_is_not_seen_before_the_commit(repo: Any, session: Any) -> None:
     before = repo.readonly_session("main")
     assert list(open_store(before.store).list()) == []
     refused(xzarr3.NodeNotFoundError, None, lambda: xzarr3.open_group(before.store))
-    xr.testing.assert_identical(xr.open_dataset(session.store, engine="xzarr3").load(), ds)
+    xr.testing.assert_identical(read(session.store), ds)
     first = session.commit("first")
     xr.testing.assert_identical(stored(repo), ds)
     second = repo.writable_session("main")
     xzarr3.to_zarr(dataset(5).chunk({"time": 2}), second.store, append_dim="time")
     second.commit("second")
     xr.testing.assert_identical(stored(repo), both())
-    at_first = repo.readonly_session(snapshot_id=first)
-    xr.testing.assert_identical(xr.open_dataset(at_first.store, engine="xzarr3", chunks={}).load(), ds)
+    xr.testing.assert_identical(read(repo.readonly_session(snapshot_id=first).store, chunks={}), ds)
 
 
 def test_session_node_that_is_named_as_chunks_are(session: Any) -> None:
@@ -702,41 +696,36 @@ def test_session_keys_it_lacks_are_absent_and_refused(session: Any) -> None:
         assert store.open(key) is None
         store.erase(key)
         refused(InvalidKeyError, "documents and chunks of Zarr version 3", partial(store.set, key, b"x"))
-    for prefix, keys in {
-        "": ["a/c/0", "a/c/1", "a/zarr.json", "zarr.json"], "a/c/": ["a/c/0", "a/c/1"], "none/below/": [],
-    }.items():  # fmt: skip
-        assert sorted(store.list_prefix(prefix)) == keys
-    assert store.list_dir("") == ({"zarr.json"}, {"a/"})
-    assert store.list_dir("a/") == ({"a/zarr.json"}, {"a/c/"})
-    assert store.list_dir("a/c/") == ({"a/c/0", "a/c/1"}, set())
+    chunks = ["a/c/0", "a/c/1"]
+    for prefix, keys, children in (
+        ("", [*chunks, "a/zarr.json", "zarr.json"], ({"zarr.json"}, {"a/"})),
+        ("a/", [*chunks, "a/zarr.json"], ({"a/zarr.json"}, {"a/c/"})),
+        ("a/c/", chunks, ({*chunks}, set())), ("none/below/", [], (set(), set())),
+    ):  # fmt: skip
+        assert (sorted(store.list_prefix(prefix)), store.list_dir(prefix)) == (keys, children)
     create = partial(xzarr3.create_array, session.store, "b", data=np.arange(3), chunk_key_encoding="v2")
     refused(InvalidKeyError, "encoding 'default'", create)
 
 
-@pytest.mark.parametrize("key", ["a/zarr.json", "a/c/0"])
-def test_session_byte_ranges(session: Any, key: str) -> None:
+def test_session_byte_ranges(session: Any) -> None:
     store = open_store(session.store)
     xzarr3.create_array(store, "a", data=np.arange(3))
-    value = store.get(key)
-    size = len(value)
-    starts, lengths = (-2000, -3, -1, 0, 1, 5, size - 1, size, size + 3), (None, 0, 1, 7, size, 2**50)
-    for part in itertools.product(starts, lengths):
-        assert store.get(key, part) == cut(value, part), part
+    for key in ("a/zarr.json", "a/c/0"):
+        value = store.get(key)
+        size = len(value)
+        starts, lengths = (-2000, -3, -1, 0, 1, 5, size - 1, size, size + 3), (None, 0, 1, 7, size, 2**50)
+        for part in itertools.product(starts, lengths):
+            assert store.get(key, part) == cut(value, part), (key, part)
 
 
-RESIZES: dict[str, Callable[[Any], object]] = {
-    "set": lambda array: array.__setitem__((slice(1, 3), slice(2, 7)), -1),
-    "append": lambda array: array.append(np.full((4, 8), 7.0)),
-    "append along x": lambda array: array.append(np.full((5, 3), 7.0), axis=1),
-    "shrink": lambda array: array.resize((3, 5)),
-    "grow": lambda array: array.resize((9, 12)),
-    "shrink and grow": lambda array: (array.resize((1, 1)), array.resize((5, 8))),
-    "both": lambda array: (array.resize((2, 12)), array.resize((7, 3))),
-    "to nothing": lambda array: (array.resize((0, 8)), array.append(np.ones((3, 8)))),
-}
-
-
-@pytest.mark.parametrize("change", RESIZES.values(), ids=RESIZES)
+@pytest.mark.parametrize("change", [
+    lambda array: array.__setitem__((slice(1, 3), slice(2, 7)), -1),
+    lambda array: array.append(np.full((4, 8), 7.0)),
+    lambda array: array.append(np.full((5, 3), 7.0), axis=1),
+    lambda array: (array.resize((1, 1)), array.resize((5, 8))),
+    lambda array: (array.resize((2, 12)), array.resize((7, 3))),
+    lambda array: (array.resize((0, 8)), array.append(np.ones((3, 8)))),
+], ids=["set", "append", "append along x", "shrink and grow", "both", "to nothing"])  # fmt: skip
 @pytest.mark.parametrize("options", [{"chunks": (2, 3)}, {"chunks": (1, 4), "shards": (2, 8)}], ids=repr)
 def test_session_arrays_change_as_elsewhere(session: Any, change: Any, options: Any) -> None:
     """No chunk that was beyond the end comes back."""
@@ -802,15 +791,14 @@ def test_session_other_formats_are_refused(repo: Any, session: Any, zarr_format:
         xzarr3.to_zarr(dataset(), session)
         session.commit("first")
     changed, source = repo.writable_session("main"), xzarr3.create_group({}, zarr_format=zarr_format)
-    options = {"zarr_format": zarr_format}
+    options = {"zarr_format": zarr_format, "overwrite": True}
     refused(
         StoreCapabilityError, r"Icechunk holds format 3 only; pass zarr_f",
-        lambda: xzarr3.to_zarr(dataset(), changed, mode="w", **options),
-        lambda: xzarr3.to_zarr(dataset(), repo, mode="w", **options),
-        lambda: xzarr3.create_group(changed, overwrite=True, **options),
-        lambda: xzarr3.create_array(changed, shape=3, dtype="i1", overwrite=True, **options),
-        lambda: xzarr3.copy(source, changed, overwrite=True, **options),
-        *([] if holds else [lambda: xzarr3.copy(source, changed)]),
+        *(partial(xzarr3.to_zarr, dataset(), place, mode="w", zarr_format=zarr_format)
+          for place in (changed, repo)),
+        partial(xzarr3.create_group, changed, **options), partial(xzarr3.copy, source, changed, **options),
+        partial(xzarr3.create_array, changed, shape=3, dtype="i1", **options),
+        *([] if holds else [partial(xzarr3.copy, source, changed)]),
     )  # fmt: skip
     assert not changed.has_uncommitted_changes
 
