@@ -32,7 +32,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import Any
@@ -47,9 +47,9 @@ KINDS = {
     "status": "the answer is `status` (503) with `headers` and `body`, and nothing is done",
     "hang": "the request is taken and never answered",
     "reset": "the connection is reset instead of an answer",
-    "reset-body": "the connection is reset after the share `keep` (0.5) of the body, or at once without one",
-    "short": "the connection is closed in good order after the share `keep` (0.5) of the promised body",
-    "chunked": "chunked transfer that ends after the share `keep` (0.5) of the body, without its last chunk",
+    "reset-body": "the connection is reset after half of the body, or at once without one",
+    "short": "the connection is closed in good order after half of the promised body",
+    "chunked": "chunked transfer that ends after half of the body, without its last chunk",
     "no-length": "neither Content-Length nor chunks: the body ends where the connection does",
     "slow": "the body comes in `pieces` (10) over `seconds` (1.0)",
     "ignore-range": "200 with the whole body, whatever range was asked",
@@ -89,7 +89,6 @@ class _Rule:
     times: float | None
     after: int
     share: float
-    signed: bool | None
     parameters: dict[str, Any]
     number: int
     seen: int = 0
@@ -103,7 +102,6 @@ class _Rule:
         return (
             (self.times is None or self.hits < self.times)
             and (self.methods is None or request.method in self.methods)
-            and self.signed in (None, "authorization" in request.headers)
             and fnmatch.fnmatchcase(request.path, self.pattern)
             and (self.share >= 1 or chance.random() < self.share)
         )
@@ -129,10 +127,6 @@ class _Answer:
     status: int
     body: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
-
-
-def _page() -> _Answer:
-    return _Answer(200, LOGIN_PAGE, {"Content-Type": "text/html; charset=utf-8"})
 
 
 def _etag(body: bytes) -> str:
@@ -218,7 +212,7 @@ class _State:
         """The ordinary answer."""
         query = request.query
         if request.path == LOGIN:
-            return _page()
+            return _Answer(200, LOGIN_PAGE, {"Content-Type": "text/html; charset=utf-8"})
         match request.method:
             case "GET" | "HEAD":
                 return self._listing(request) if "list-type" in query else self._get(request)
@@ -228,10 +222,8 @@ class _State:
                 self.uploads.pop(query["uploadId"], None)
                 return _Answer(204)
             case "DELETE":
-                missing = self.settings["delete_missing"]
-                return self._refused(request) or _Answer(
-                    204 if self.values.pop(request.path, None) else missing
-                )
+                refused, missing = self._refused(request), self.settings["delete_missing"]
+                return refused or _Answer(204 if self.values.pop(request.path, None) else missing)
             case "POST" if "delete" in query:
                 return self._delete_many(request)
             case "POST" if "uploads" in query:
@@ -250,7 +242,7 @@ class _State:
                 headers = dict(told.get("headers", {}))
                 return _Answer(told.get("status", 503), told.get("body", "").encode(), headers)
             case "html":
-                return _page()
+                request.path = LOGIN
             case "redirect":
                 return _Answer(told.get("status", 302), b"", {"Location": told.get("location", LOGIN)})
             case "no-conditions" if request.changes_on_condition:
@@ -304,8 +296,6 @@ class _State:
         asked, body, headers = request.headers, stored.body, self._described(stored)
         if "if-match" in asked and not _matches(asked["if-match"], stored.etag):
             return _error(412, "PreconditionFailed")
-        if "if-none-match" in asked and _matches(asked["if-none-match"], stored.etag):
-            return _Answer(304, b"", headers)
         span = _span(asked["range"], len(body)) if "range" in asked else None
         if span is None:
             return _Answer(200, body, headers)
@@ -418,8 +408,6 @@ class _Connection:
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             while not self.writer.is_closing():
                 request = _Request((await self.reader.readuntil(b"\r\n\r\n"))[:-4])
-                if "transfer-encoding" in request.headers:
-                    break
                 request.body = await self.reader.readexactly(int(request.headers.get("content-length", "0")))
                 if "x-control" in request.headers:
                     await self.send(request, self.controlled(request), "", {})
@@ -486,10 +474,10 @@ class _Connection:
             lines.append("Transfer-Encoding: chunked")
         elif kind == "no-length":
             lines.append("Connection: close")
-        elif answer.status not in (204, 304):
+        elif answer.status != 204:
             lines.append(f"Content-Length: {len(answer.body)}")
         head = ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
-        kept = body[: int(len(body) * told.get("keep", 0.5))]
+        kept = body[: len(body) // 2]
         match kind:
             case "reset-body":
                 if body:
@@ -528,10 +516,8 @@ class FaultServer:
     as in ``/bucket/group/zarr.json``.
     """
 
-    def __init__(self, port: int, process: subprocess.Popen[bytes] | None = None) -> None:
-        self.port = port
-        self.process = process
-        self.url = f"http://127.0.0.1:{port}"
+    def __init__(self, port: int, process: subprocess.Popen[bytes]) -> None:
+        self.port, self.process, self.url = port, process, f"http://127.0.0.1:{port}"
 
     @classmethod
     def start(cls, *, limit: float = 1800.0) -> FaultServer:
@@ -539,14 +525,12 @@ class FaultServer:
         command = [sys.executable, "-I", __file__, str(limit)]
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
         assert process.stdout is not None
-        line = process.stdout.readline()
-        process.stdout.close()
-        return cls(int(line), process)
+        with process.stdout:
+            return cls(int(process.stdout.readline()), process)
 
     def stop(self) -> None:
-        if self.process is not None:
-            self.process.kill()  # It keeps nothing.
-            self.process.wait()
+        self.process.kill()  # It keeps nothing.
+        self.process.wait()
 
     def __enter__(self) -> FaultServer:
         return self
@@ -562,20 +546,19 @@ class FaultServer:
 
     def fault(
         self, kind: str, pattern: str = "*", *, times: int | None = None, after: int = 0, share: float = 1.0,
-        methods: list[str] | None = None, signed: bool | None = None, **parameters: Any,
+        methods: list[str] | None = None, **parameters: Any,
     ) -> int:  # fmt: skip
         """Have requests go wrong as one of `KINDS`; the number of the rule. The first that fits applies.
 
         In the ``pattern`` of paths, ``*`` stands for slashes, too. ``times``, ``after`` and ``share`` are how
-        often (always if not given), after how many requests that fit, and which part of them; ``signed``
-        takes only those with a signature, or only those without one.
+        often (always if not given), after how many requests that fit, and which part of them.
         """
         if kind not in KINDS:
             raise ValueError(f"no fault of kind {kind!r}; there are {', '.join(KINDS)}")
         if "value" in parameters:
             parameters["value"] = base64.b64encode(parameters["value"]).decode()
         rule = {"kind": kind, "pattern": pattern, "times": times, "after": after, "share": share}
-        return int(self._ask("fault", **rule, methods=methods, signed=signed, parameters=parameters))
+        return int(self._ask("fault", **rule, methods=methods, parameters=parameters))
 
     def hits(self, number: int) -> int:
         return int(self._ask("hits")[str(number)])
@@ -615,15 +598,12 @@ class FaultServer:
         return json.loads(body)
 
     def _send(self, *requests: tuple[str, str, bytes | None]) -> list[tuple[int, bytes]]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         found = []
-        try:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)) as connection:
             for method, path, body in requests:
                 connection.request(method, quote(path), body=body, headers={"X-Control": "1"})
                 answer = connection.getresponse()
                 found.append((answer.status, answer.read()))
-        finally:
-            connection.close()
         return found
 
 

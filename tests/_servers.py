@@ -26,7 +26,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from email.utils import formatdate
 from functools import partial
@@ -136,13 +136,10 @@ class Server:
 
     def request(self, method: str, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
         """Status and body of an answer, without any store between."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-        try:
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)) as connection:
             connection.request(method, path, headers=headers or {})
             answer = connection.getresponse()
             return answer.status, answer.read()
-        finally:
-            connection.close()
 
 
 class S3Server(Server):
@@ -187,9 +184,8 @@ class WebServer(Server):
     """nginx, which serves what is in `root`, without listings.
 
     Below ``/auth/`` it asks for `user` and `password` (401 without), ``/forbidden/`` is 403,
-    ``/login/`` answers any path by a page that asks for a password, with status 200, ``/moved/``
-    redirects there, and ``/compressed/`` compresses what it sends (no length, weak e-tags). All but
-    ``/login/`` and ``/moved/`` serve the same files.
+    ``/login/`` answers any path by a page that asks for a password, with status 200, and ``/moved/``
+    redirects there; the others serve the same files.
     """
 
     root: Path
@@ -202,12 +198,6 @@ class WebServer(Server):
         path.mkdir()
         path.chmod(0o777)
         return path.name, path
-
-    def log(self) -> list[str]:
-        """The requests so far, a line each."""
-        self.request("GET", "/login/log")  # One is logged after its answer, but before the next one is taken.
-        lines = (self.root.parent / "requests.log").read_text().splitlines()
-        return [line for line in lines if "/login/log" not in line]
 
 
 @dataclass
@@ -257,7 +247,7 @@ NGINX = """
 daemon off; master_process off; pid {directory}/nginx.pid; error_log {directory}/error.log;
 events {{ worker_connections 512; }}
 http {{
-    access_log {directory}/requests.log;
+    access_log off;
     client_body_temp_path {directory}/body; proxy_temp_path {directory}/proxy;
     fastcgi_temp_path {directory}/fastcgi; uwsgi_temp_path {directory}/uwsgi; scgi_temp_path {directory}/scgi;
     types {{}} default_type application/octet-stream; gzip off; sendfile on;
@@ -275,9 +265,6 @@ http {{
             return 200 '<!DOCTYPE html><html><body><form>Password</form></body></html>';
         }}
         location /moved/ {{ return 302 /login/; }}
-        location /compressed/ {{
-            alias {directory}/www/; gzip on; gzip_types *; gzip_min_length 1;
-        }}
     }}
 }}
 """

@@ -103,10 +103,9 @@ class _Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize(
-    ("stream", "options", "expected"),
-    [(_Terminal, [], True), (_Terminal, ["--quiet"], False), (io.StringIO, [], False)],
-)
+@pytest.mark.parametrize(("stream", "options", "expected"), [
+    (_Terminal, [], True), (_Terminal, ["--quiet"], False), (io.StringIO, [], False),
+])  # fmt: skip
 def test_command_shows_it_on_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: Any, options: list[str], expected: bool
 ) -> None:
