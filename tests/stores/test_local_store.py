@@ -177,27 +177,6 @@ def test_update_of_processes_and_threads_loses_no_change(tmp_path: Path) -> None
     assert all(name.endswith("/gone") for name in found), "a lock file is left"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("act", "last"), [("set", {"a/b": b"w" * 70_000}), ("erase", {})])
-def test_put_and_erase_beside_update_lose_nothing(act: str, last: Any, store: LocalStore) -> None:
-    """Whoever replaces or erases a value whole waits for a change: the last of them is found, whole."""
-    size = 70_000
-
-    def changing() -> None:
-        for n in range(400):
-            update(store, "a/b", lambda stored, n=n: [b"u" * size, b"%6d" % n])
-            found = bytes(store.get("a/b") or b"")
-            assert found in (b"", b"w" * size) or (found[:-6], len(found)) == (b"u" * size, size + 6)
-
-    def replacing() -> None:
-        for _ in range(400):
-            getattr(store, act)("a/b", *last.values())
-
-    run_processes(changing, replacing, changing)
-    replacing()
-    assert files(store.root) == last
-
-
 def _changed(store: Store, act: Callable[[], object]) -> Buffer | None:
     """The value that is there when an act comes while another process changes the value, and waits."""
 
