@@ -437,9 +437,7 @@ ERASING: dict[str, Callable[[LocalStore], object]] = {
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EPERM, errno.EBUSY])
 @pytest.mark.parametrize("name", ERASING)
-def test_failing_erasure_is_told(
-    name: str, number: int, local_store: LocalStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failing_erasure_is_told(name: str, number: int, local_store: LocalStore, monkeypatch: Any) -> None:
     """With the key that could not be erased, whichever of them it is."""
     keys = {"a/b", "a/c/d", "a/c/e", "b"}
     for after in range(3 if name != "erase" else 1):

@@ -761,9 +761,7 @@ def test_no_change_is_lost(request: pytest.FixtureRequest, server: str, pool: An
 
 
 @pytest.mark.parametrize("server", SCHEMES)
-def test_large_values_are_sent_in_parts(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, server: str
-) -> None:
+def test_large_values_are_sent_in_parts(request: Any, monkeypatch: Any, server: str) -> None:
     monkeypatch.setattr(object_store, "_LARGE", 2**20)
     monkeypatch.setattr(object_store, "_PART", {**object_store._PART, "chunk_size": 5 * 2**20})
     running, store = real(request, server)
@@ -862,9 +860,7 @@ HIDDEN = {
 
 
 @pytest.mark.parametrize("service", sorted(SECRETS))
-def test_secrets_are_shown_nowhere(
-    fault_server: FaultServer, service: str, caplog: pytest.LogCaptureFixture, capfd: Any
-) -> None:
+def test_secrets_are_shown_nowhere(fault_server: FaultServer, service: str, caplog: Any, capfd: Any) -> None:
     caplog.set_level(logging.DEBUG)
     url, options = f"{service}://b/x", {**SECRETS[service], "endpoint_url": fault_server.url}
     if service == "http":

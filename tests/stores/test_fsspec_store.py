@@ -841,9 +841,7 @@ def test_fsspec_store_bounds_the_bytes_under_way(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("error", FAILURES[:6], ids=named)
-def test_fsspec_store_failures_are_no_fill_values(
-    failing: FsspecStore, error: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fsspec_store_failures_are_no_fill_values(failing: FsspecStore, error: Any, monkeypatch: Any) -> None:
     place = FsspecStore(Slow(place=failing._fs.place, skip_instance_cache=True), "bucket/x.zarr")
     xzarr3.create_array(place, "x", data=np.arange(1, 7), chunks=(2,), fill_value=0)
     Failing.answer = error
