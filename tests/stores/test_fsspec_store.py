@@ -129,8 +129,6 @@ class FileTransfer(LocalFileSystem):
     protocol = "sftp"
 
 
-for kind in (Slow, Mute):
-    fsspec.register_implementation(kind.protocol, kind, clobber=True)
 "".encode("cp437")  # Of names in archives; children without rights cannot import it.
 
 
@@ -311,7 +309,8 @@ class Failing(Slow):
     _info = _ls = _pipe_file = _rm_file = _fail
 
 
-fsspec.register_implementation("failing", Failing, clobber=True)
+for kind in (Slow, Mute, Failing):
+    fsspec.register_implementation(kind.protocol, kind, clobber=True)
 
 
 class StatusError(Exception):
