@@ -200,7 +200,6 @@ class WebServer(Server):
         return path.name, path
 
 
-@dataclass
 class GcsServer(Server):
     """The XML interface of Google's storage as far as obstore uses it, by ``_fault_server.py``.
 
@@ -208,8 +207,6 @@ class GcsServer(Server):
     thus: Google's own checks of signatures and tokens, its limits of rates, and whatever its service does
     otherwise than its documentation says.
     """
-
-    faults: FaultServer
 
     secrets: ClassVar = {"bearer_token": "test-token"}
 
@@ -219,9 +216,8 @@ class GcsServer(Server):
 
 @contextmanager
 def start_s3() -> Iterator[S3Server]:
-    for needed in ("moto", "flask_cors"):
-        if find_spec(needed) is None:
-            raise MissingServerError(f"{needed} is not installed")
+    if missing := [name for name in ("moto", "flask_cors") if find_spec(name) is None]:
+        raise MissingServerError(f"{missing[0]} is not installed")
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
     environment = {"MOTO_PORT": "0", "PYTHONUNBUFFERED": "1"}
     with _directory() as directory, Process(command, Path(directory), **environment) as process:
@@ -332,7 +328,7 @@ def _takes_connections(port: int) -> bool:
 def start_gcs() -> Iterator[GcsServer]:
     with FaultServer.start(limit=LIMIT) as faults:
         faults.configure(delete_missing=404)
-        yield GcsServer(faults.port, None, faults)
+        yield GcsServer(faults.port, None)
 
 
 @contextmanager
