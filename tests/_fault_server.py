@@ -89,6 +89,7 @@ class _Rule:
     times: float | None
     after: int
     share: float
+    signed: bool | None
     parameters: dict[str, Any]
     number: int
     seen: int = 0
@@ -102,6 +103,7 @@ class _Rule:
         return (
             (self.times is None or self.hits < self.times)
             and (self.methods is None or request.method in self.methods)
+            and self.signed in (None, "authorization" in request.headers)
             and fnmatch.fnmatchcase(request.path, self.pattern)
             and (self.share >= 1 or chance.random() < self.share)
         )
@@ -546,19 +548,20 @@ class FaultServer:
 
     def fault(
         self, kind: str, pattern: str = "*", *, times: int | None = None, after: int = 0, share: float = 1.0,
-        methods: list[str] | None = None, **parameters: Any,
+        methods: list[str] | None = None, signed: bool | None = None, **parameters: Any,
     ) -> int:  # fmt: skip
         """Have requests go wrong as one of `KINDS`; the number of the rule. The first that fits applies.
 
         In the ``pattern`` of paths, ``*`` stands for slashes, too. ``times``, ``after`` and ``share`` are how
-        often (always if not given), after how many requests that fit, and which part of them.
+        often (always if not given), after how many requests that fit, and which part of them; ``signed``
+        takes only those with a signature, or only those without one.
         """
         if kind not in KINDS:
             raise ValueError(f"no fault of kind {kind!r}; there are {', '.join(KINDS)}")
         if "value" in parameters:
             parameters["value"] = base64.b64encode(parameters["value"]).decode()
         rule = {"kind": kind, "pattern": pattern, "times": times, "after": after, "share": share}
-        return int(self._ask("fault", **rule, methods=methods, parameters=parameters))
+        return int(self._ask("fault", **rule, methods=methods, signed=signed, parameters=parameters))
 
     def hits(self, number: int) -> int:
         return int(self._ask("hits")[str(number)])
