@@ -93,13 +93,11 @@ def run(browser: str, file: Path, *options: str, dark: bool = False) -> str:
     return done.stdout
 
 
-def measured(browser: str, file: Path, *, dark: bool = False) -> list[dict[str, Any]]:
-    found = re.search(
-        '<pre id="result"[^>]*>(.*?)</pre>', run(browser, file, "--dump-dom", dark=dark), re.DOTALL
-    )
-    assert found is not None
-    result: list[dict[str, Any]] = json.loads(standard.unescape(found[1]))
-    return result
+def measured(browser: str, file: Path, *options: str, dark: bool = False) -> list[dict[str, Any]]:
+    """What the script of a page, or those of its frames, a line each, have found."""
+    printed = run(browser, file, "--dump-dom", *options, dark=dark)
+    (found,) = re.findall('<pre id="result"[^>]*>(.*?)</pre>', printed, re.DOTALL)
+    return [each for line in found.splitlines() for each in json.loads(standard.unescape(line))]
 
 
 @pytest.mark.slow
@@ -136,24 +134,14 @@ THEMES = {
 @pytest.mark.parametrize("dark_system", [False, True])
 def test_light_and_dark(browser: str, sources: dict[str, str], tmp_path: Path, dark_system: bool) -> None:
     """Each theme is a frame of one page; the frames write what they measure to the page."""
-    send = (
-        "<script>parent.result.textContent += document.getElementById('result').textContent + '\\n'</script>"
-    )
-    frames = (
-        page({name: sources["array"]}, width=880, body=body) + send for name, (body, _) in THEMES.items()
-    )
+    send = "<script>parent.result.textContent += result.textContent + '\\n'</script>"
+    pages = (page({name: sources["array"]}, width=880, body=body) for name, (body, _) in THEMES.items())
+    frames = (f'<iframe srcdoc="{standard.escape(each + send)}"></iframe>' for each in pages)
     file = tmp_path / "page.html"
-    file.write_text(
-        '<meta charset="utf-8"><pre id="result"></pre>'
-        + "".join(f'<iframe srcdoc="{standard.escape(frame)}"></iframe>' for frame in frames),
-        "utf-8",
-    )
-    printed = run(browser, file, "--dump-dom", "--virtual-time-budget=5000", dark=dark_system)
-    found = re.search('<pre id="result">(.*?)</pre>', printed, re.DOTALL)
-    assert found is not None
-    measured = [json.loads(standard.unescape(line))[0] for line in found[1].split("\n") if line]
-    assert {each["name"] for each in measured} == set(THEMES)
-    for each in measured:
+    file.write_text(f'<meta charset="utf-8"><pre id="result"></pre>{"".join(frames)}', "utf-8")
+    found = measured(browser, file, "--virtual-time-budget=5000", dark=dark_system)
+    assert {each["name"] for each in found} == set(THEMES)
+    for each in found:
         is_dark = THEMES[each["name"]][1]
         text, ground = map(brightness, each["colors"])
         face = brightness(each["face"][0])
