@@ -79,6 +79,16 @@ def test_any_shape(shape: tuple[int, ...], dtype: str) -> None:
     assert all(0 < chunk <= max(size, 1) for chunk, size in zip(found.best.chunks, shape, strict=True))
 
 
+@pytest.mark.slow
+def test_many_units_are_not_explained_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks that are not compressed are, as only parts of them are read."""
+    opened, call = [], ImaginedStore.open
+    monkeypatch.setattr(ImaginedStore, "open", lambda self, key: opened.append(key) or call(self, key))
+    found = xzarr3.advise(made(shape=(8760, 361, 720), dtype="f4", compressors=None, dimension_names="tyx"))
+    assert found.best.chunks[0] < 8760
+    assert 1000 < len(opened) < 100_000
+
+
 def test_a_pattern_of_ones_own() -> None:
     found = advise(access={"week": (1.0, (slice(0, 168), slice(0, 90)))})
     (only,) = found.best.predictions

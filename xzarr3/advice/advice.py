@@ -23,6 +23,7 @@ _RATIO = 2.0  # Bytes of the elements for each stored byte, where there is no sa
 _RATE = 1e9
 """Bytes of elements that one core usually decodes or encodes in a second, taken for every compressor. None is
 measured, so that the same data get the same advice on a busy machine."""
+_MANY = 10_000  # Units of a read that are taken for whole ones: so bad a layout need not be told better.
 _CALL = 0.002  # Seconds that a call takes anyway: layouts that differ by less are alike.
 
 
@@ -143,7 +144,7 @@ def _predicted(array: Array, access: Access, size: int, target: Target) -> Predi
     shard = chain.shard
     each = (chain if shard is None else shard.inner).spec.nbytes
     used = math.prod(plan.shape) * array.dtype.itemsize
-    is_whole = (shard is None and not chain.is_plain) or used == array.nbytes
+    is_whole = (shard is None and not chain.is_plain) or used == array.nbytes or plan.number > _MANY
     if access.grows is not None or is_whole:  # Explained, it would take a while to say the same.
         # An append also reads the units that it goes on with: all, unless its time begins new ones.
         times = 1 if access.grows is None else 2 - 1 / array.metadata.chunk_grid.largest[access.grows]

@@ -53,8 +53,8 @@ def advise(
 ) -> Output:
     """Compare layouts for the ways in which an array is read.
 
-    Layouts are chunks, shards and compressors. Of a group, the largest array counts that describes no other
-    one, as bounds do. A sample of the data is read and compressed.
+    Layouts are chunks and shards; filters and compressors stay. Of a group, the largest array counts that is
+    no coordinate of its only dimension. A sample of the data is read and compressed.
 
     \b
     Patterns of --access:
