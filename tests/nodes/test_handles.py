@@ -36,12 +36,12 @@ def two_handles(store: xzarr3.Store, data: Any) -> tuple[Array, Array]:
     return xzarr3.open_array(store, "a", mode="r+"), xzarr3.open_array(store, "a", mode="r+")
 
 
-def place_of(way: str, tmp_path: Path) -> xzarr3.Store:
-    made: dict[str, Callable[[], xzarr3.Store]] = {
+@pytest.fixture(params=["memory", "directory", "dict", "waiting", "fsspec"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    return {
         "memory": MemoryStore, "directory": lambda: LocalStore(tmp_path / "s"), "waiting": WaitingStore,
-        "fsspec": lambda: xzarr3.FsspecStore(f"memory://{tmp_path.name}"),
-    }  # fmt: skip
-    return made[way]()
+        "dict": lambda: MemoryStore({}), "fsspec": lambda: xzarr3.FsspecStore(f"memory://{tmp_path.name}"),
+    }[request.param]()  # fmt: skip
 
 
 def test_what_two_handles_do_follows_each_other(store: xzarr3.Store) -> None:
@@ -71,7 +71,6 @@ def test_what_two_handles_do_follows_each_other(store: xzarr3.Store) -> None:
     assert dict(xzarr3.open_group(store, "g").attrs) == {"of 0": 1, "of 1": 1}
 
 
-@pytest.mark.parametrize("way", ["memory", "directory", "waiting", slow("fsspec")])
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize(
     "kind",
@@ -83,10 +82,9 @@ def test_what_two_handles_do_follows_each_other(store: xzarr3.Store) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("value", [5, 0])
 def test_a_write_up_to_the_end_keeps_what_was_appended_since(
-    value: int, kind: dict[str, Any], axis: int, way: str, tmp_path: Path
+    value: int, kind: dict[str, Any], axis: int, place: Any
 ) -> None:
     """A handle that does not know of the new elements; no unit at the end is replaced as a whole."""
-    place = place_of(way, tmp_path)
     old = np.arange(1, 6 * 31 + 1).reshape(6, 31)
     xzarr3.create_array(place, "a", data=old, **kind)
     array = xzarr3.open_array(place, "a", mode="r+")
@@ -138,10 +136,8 @@ def test_a_replaced_array_is_found_out(store: xzarr3.Store, use: str, other: str
 
 
 @pytest.mark.parametrize("use", USES)
-@pytest.mark.parametrize("way", ["memory", "directory", "waiting", "fsspec"])
-def test_nothing_is_stored_in_an_erased_array(use: str, way: str, tmp_path: Path) -> None:
+def test_nothing_is_stored_in_an_erased_array(use: str, place: Any) -> None:
     """Neither by a handle that was never used, nor by one of a task: a new array there would have it."""
-    place = place_of(way, tmp_path)
     fresh, used = two_handles(place, np.arange(4))
     task = pickle.loads(pickle.dumps(fresh))
     task.store = place
@@ -556,14 +552,6 @@ def of_overwrite(store: Any, zarr_format: Any) -> None:
 def of_copy(store: Any, zarr_format: Any) -> None:
     copied = to_zarr(labelled(10), MemoryStore(), zarr_format=zarr_format)
     xzarr3.copy(copied, store, path="g", overwrite=True)
-
-
-@pytest.fixture(params=["memory", "local", "dict", "fsspec", "waiting"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return {
-        "memory": MemoryStore, "local": lambda: LocalStore(tmp_path / "s.zarr"), "waiting": WaitingStore,
-        "dict": lambda: MemoryStore({}), "fsspec": lambda: xzarr3.open_store(f"memory://{tmp_path}"),
-    }[request.param]()  # fmt: skip
 
 
 REPLACEMENTS = [of_mode_w, of_delete, of_others, of_overwrite, of_copy]
