@@ -246,7 +246,11 @@ def sessions_of_the_user(repo: Any) -> None:
     np.testing.assert_array_equal(after["a"][...], np.arange(90).reshape(10, 9))
     np.testing.assert_array_equal(after["b"][...], 1)
     twice = repo.writable_session("main")
-    other = xzarr3.open_array(twice, "b", mode="r+")
+    half, other = (xzarr3.open_array(twice, name, mode="r+") for name in ("a", "b"))
+    parts = [da.zeros((5, 9), chunks=5), da.zeros((5, 9), chunks=5)]
+    regions = [(slice(5), slice(None)), (slice(5, 10), slice(None))]
+    same = partial(xzarr3.store, parts, [half, half], regions=regions)
+    refused(StoreCapabilityError, r"parts of the same chunks of '/a'.*several calls", same)
     another = xzarr3.open_array(repo.writable_session("main"), "b", mode="r+")
     mixed = partial(xzarr3.store, [da.ones((5, 5))] * 2, [other, another])
     refused(StoreCapabilityError, "several sessions of Icechunk", mixed)

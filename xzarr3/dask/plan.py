@@ -10,13 +10,14 @@ from __future__ import annotations
 import math
 import uuid
 import warnings
-from collections.abc import Callable, Container, Sequence, Set
+from collections.abc import Callable, Container, Iterable, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
 import dask.array as da
 import numpy as np
+from dask._task_spec import TaskRef
 from dask.blockwise import blockwise
 from dask.highlevelgraph import HighLevelGraph
 
@@ -88,7 +89,7 @@ def plan_writes(
     Raises
     ------
     AlignmentError
-        If two jobs write to the same stored unit.
+        If two jobs write the same elements.
     ArgumentError
         If a source reads an array whose values a job overwrites.
     """
@@ -152,14 +153,16 @@ class Writes:
         Raises
         ------
         StoreCapabilityError
-            If the scheduler would write to a transaction that has no forks, or to several.
+            If the scheduler would write to a transaction that has no forks, or not for these jobs.
         """
         stores = {id(job.target.store): job.target.store for job in self._jobs}
         found = [*filter(None, (forks_of(store, scheduler) for store in stores.values()))]
-        if len(found) > 1:
+        shared = next((job.target for job in self._jobs if job.follows), None)
+        if found and (len(found) > 1 or shared is not None):
+            what = "several sessions" if shared is None else f"parts of the same chunks of '{shared.name}'"
             raise StoreCapabilityError(
-                "one call writes to several sessions of Icechunk, and the scheduler of dask runs tasks in "
-                "other processes, which do not see what others write; make it several calls, or pass "
+                f"one call writes to {what} of Icechunk, and the scheduler of dask runs tasks in other "
+                "processes, which do not see what others write; make it several calls, or pass "
                 "scheduler='threads'"
             )
         return found[0] if found else None
@@ -186,15 +189,24 @@ class Writes:
         gate = Gate()
         layers: dict[str, Any] = {}
         dependencies: dict[str, set[str]] = {}
-        written: dict[str, Written] = {}
+        done = {job.name: job.done(part) for job in self._jobs}
+        written = {job.name: job.written(done[job.name]) for job in self._jobs}
+
+        def waiting(names: Iterable[str], then: Callable[[], None] | None = None) -> str:
+            """Add the layer that waits for other layers and then calls ``then``; returns its name."""
+            name = f"store-zarr-{uuid.uuid4().hex}"  # Unique: each call writes, so results are never shared.
+            layers[name] = Done(name, {each: written[each] for each in names}, gate, then)
+            dependencies[name] = set(names)
+            return name
+
         for job in self._jobs:
-            graph, done = job.source.dask, job.done(part)
+            graph = job.source.dask
             layers.update(graph.layers)
             dependencies.update(graph.dependencies)
-            layers[job.name], written[job.name] = job.layer(gate, forks, done), job.written(done)
-            dependencies[job.name] = {*job.source.__dask_layers__()}
-        name = f"store-zarr-{uuid.uuid4().hex}"  # Unique: each call writes, so results are never shared.
-        layers[name], dependencies[name] = Done(name, written, gate, then), {*written}
+            after = [waiting([earlier]) for earlier in job.follows]
+            layers[job.name] = job.layer(gate, after, forks, done[job.name])
+            dependencies[job.name] = {*after, *job.source.__dask_layers__()}
+        name = waiting(written, then)
         return Writing(name, HighLevelGraph(layers, dependencies))
 
 
@@ -233,6 +245,8 @@ class _TiledWrite:
         self.axes = plan_axes(
             target.metadata.chunk_grid.axes, self.starts, source.chunks, source.dtype.itemsize
         )
+        self.follows: list[str] = []
+        """Names of earlier jobs that share stored units with this one, which therefore runs after them."""
         self.in_place = wanted.in_place
         slabs, live = (None, 0) if self.aligned else frontier(self.axes)
         self.slabs, self.live = slabs, live * source.dtype.itemsize
@@ -241,6 +255,10 @@ class _TiledWrite:
     def aligned(self) -> bool:
         """Whether each tile is one block."""
         return all(axis.aligned for axis in self.axes)
+
+    def elements(self) -> _Box:
+        """The range of elements that is written along each dimension."""
+        return tuple((chosen.start, chosen.start + chosen.count) for chosen in self.selected)
 
     def box(self) -> _Box:
         """The range of stored units that is touched along each dimension."""
@@ -271,15 +289,17 @@ class _TiledWrite:
     def _stored(self) -> Set[Tile]:
         return done_tiles(self.target, self.regions) if self._resumes else frozenset()
 
-    def layer(self, gate: Gate, forks: Forks | None, done: Container[Tile]) -> Any:
-        """The layer that writes the tiles."""
+    def layer(self, gate: Gate, after: Sequence[str], forks: Forks | None, done: Container[Tile]) -> Any:
+        """The layer that writes the tiles after the tasks ``after``, each the last of its layer."""
         in_session = forks is not None and self.target.store is forks.store
         source, sink = self.source, Sink(self.target, gate, forks if in_session else None)
         if not self.aligned:
             write = partial(write_tile, sink)
-            return Tiles(self.name, source.name, self.axes, self.starts, write, done)
+            return Tiles(self.name, source.name, self.axes, self.starts, write, done, after)
         index = tuple(range(source.ndim))
         blocks: list[Any] = [source.name, index, sink, None, self.regions, index]
+        for key in after:
+            blocks += [TaskRef(key), None]
         return blockwise(write_block, self.name, index, *blocks, numblocks={source.name: source.numblocks})
 
 
@@ -288,14 +308,16 @@ def _overlap(one: _Box, other: _Box) -> bool:
 
 
 def _check_overlaps(jobs: Sequence[_TiledWrite]) -> None:
-    """Refuse jobs that write to the same stored unit: tasks of both would, at the same time."""
+    """Refuse jobs that write the same elements; let a job follow earlier ones that share stored units."""
     seen: dict[Place, list[_TiledWrite]] = {}
     for job in jobs:
         others = seen.setdefault(job.place, [])
-        if any(_overlap(job.box(), other.box()) for other in others):
-            raise AlignmentError(
-                f"two sources write to the same stored units of array '{job.target.name}', which have the "
-                f"shape {shorten(job.target.write_chunks)}; give regions that share none, write one after "
-                "the other, or make one source of both with dask.array.concatenate"
-            )
+        for other in others:
+            if _overlap(job.elements(), other.elements()):
+                raise AlignmentError(
+                    f"two sources write the same elements of array '{job.target.name}'; give regions that "
+                    "do not overlap, or write one after the other"
+                )
+            if _overlap(job.box(), other.box()):
+                job.follows.append(other.name)
         others.append(job)

@@ -73,15 +73,19 @@ class ForkedSink:
         return store.fork()
 
 
-def write_block(block: AnyArray, sink: Sink | ForkedSink, region: Region) -> bytes | None:
-    """Write a block that is a tile."""
+def write_block(block: AnyArray, sink: Sink | ForkedSink, region: Region, *after: object) -> bytes | None:
+    """Write a block that is a tile, after the tasks ``after``."""
     _check_shape(sink.target, block, tuple(part.stop - part.start for part in region))
     return sink.write(region, block)
 
 
-def write_tile(sink: Sink | ForkedSink, region: Region, cuts: Cuts, *blocks: Any) -> bytes | None:
-    """Write a tile made of parts of blocks."""
-    parts, target = list(itertools.product(*cuts)), sink.target
+def write_tile(sink: Sink | ForkedSink, region: Region, cuts: Cuts, *given: Any) -> bytes | None:
+    """Write a tile made of parts of blocks.
+
+    ``given`` are the blocks, and after them the results of tasks that had to be done before.
+    """
+    parts = list(itertools.product(*cuts))
+    target, blocks = sink.target, given[: len(parts)]
     if len(parts) == 1:
         return sink.write(region, _part(target, blocks[0], parts[0]))
     elements = target.zdtype.to_native_dtype()

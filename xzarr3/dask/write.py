@@ -75,7 +75,7 @@ def store(
     Raises
     ------
     AlignmentError
-        If two sources write to the same chunk or shard. Nothing is written then.
+        If two sources write the same elements. Nothing is written then.
     SelectionError
         If a region does not fit its target or source.
     ArgumentError

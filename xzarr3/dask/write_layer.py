@@ -39,9 +39,12 @@ class Tiles(LazyLayer):
     starts : sequence of int
         First element of the first tile in the target.
     write : callable
-        Called with the region of a tile, the cuts along each dimension, and the blocks.
+        Called with the region of a tile, the cuts along each dimension, the blocks, and the results of
+        ``after``.
     finished : container of tuple of int
         Tiles that need no task.
+    after : sequence of keys
+        Tasks that must be done before any tile is written.
     """
 
     def __init__(
@@ -52,12 +55,14 @@ class Tiles(LazyLayer):
         starts: Sequence[int],
         write: Callable[..., Any],
         finished: Container[Tile] = (),
+        after: Sequence[Key] = (),
     ) -> None:
         super().__init__(name)
         self._source, self._axes, self._starts = source, list(axes), list(starts)
-        self._write, self._finished = write, finished
+        self._write, self._finished, self._after = write, finished, tuple(after)
 
     def make(self) -> dict[Key, Task]:
+        after = [*map(TaskRef, self._after)]
         along = [_described(axis, start) for axis, start in zip(self._axes, self._starts, strict=True)]
         tasks: dict[Key, Task] = {}
         for tile in itertools.product(*(range(axis.count) for axis in self._axes)):
@@ -67,7 +72,7 @@ class Tiles(LazyLayer):
             region, cuts, indexes = zip(*chosen, strict=True)
             blocks = [TaskRef((self._source, *index)) for index in itertools.product(*indexes)]
             key = (self.name, *tile)
-            tasks[key] = Task(key, self._write, region, cuts, *blocks)
+            tasks[key] = Task(key, self._write, region, cuts, *blocks, *after)
         return tasks
 
 
