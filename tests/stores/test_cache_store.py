@@ -21,7 +21,7 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from _conformance import VALUE, contents, run_threads
+from _conformance import VALUE, contents, run_numbered, run_threads
 from _kinds import ARRAYS, Four, Remote, Unsized, every_check, fork_beside
 from _processes import Process, processes, run_processes
 from _servers import S3Server
@@ -818,3 +818,27 @@ def test_cache_store_refuses_a_zip_that_is_being_written(tmp_path: Path) -> None
         refused(ValueError, r"ZipStore .*a\.zip.*close or commit it first", lambda: CacheStore(made))
     assert CacheStore(made).get("k") == b"1"
     assert CacheStore(ZipStore(tmp_path / "a.zip")).get("k") == b"1"
+
+
+@pytest.mark.slow
+def test_who_has_written_never_reads_the_old_value_again(place: dict[str, Any]) -> None:
+    """Also not from another thread that asked before and whose answer is still on its way."""
+    inner = Remote({f"k{at}": b"0" for at in range(3)})
+    inner.after = lambda key: time.sleep(random.random() * 0.002)
+    cache = CacheStore(inner, max_age=None, **place)
+    written = dict.fromkeys(range(3), 0)
+
+    def write(at: int) -> None:
+        for number in range(1, 200):
+            cache.set(f"k{at}", str(number).encode())
+            written[at] = number
+            time.sleep(random.random() * 0.003)
+
+    def read() -> None:
+        while min(written.values()) < 199:
+            at = random.randrange(3)
+            least = written[at]
+            assert int(bytes(cache.get(f"k{at}"))) >= least
+
+    run_numbered(lambda at: write(at) if at < 3 else read(), 9)
+    assert cache.hits > 0

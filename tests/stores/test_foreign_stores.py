@@ -450,3 +450,22 @@ def test_foreign_store_that_cannot_be_in_another_process_says_so() -> None:
     refused(StoreError, said, lambda: pickle.dumps(array))
     said = "forked process; start processes with 'spawn'"
     run_child(lambda: refused(StoreError, said, lambda: array.store.get("a"))).checked()
+
+
+@each_store
+def test_arrays_and_groups(make: Callable[[Path], Any], tmp_path: Path) -> None:
+    store = make(tmp_path)
+    root = xzarr3.open_group(store, mode="a", attributes={"a": 1})
+    root.create_group("b").create_array("c", data=np.arange(10), chunks=3)
+    made = xzarr3.create_array(store, "d", shape=(4, 4), chunks=(2, 2), dtype="f4", fill_value=1)
+    made[1:3] = 5
+    assert sorted(name for name, _ in xzarr3.open_group(store).members(max_depth=None)) == ["b", "b/c", "d"]
+    with may_lose(store):
+        made.resize((3, 4))
+        made.resize((6, 4))
+    np.testing.assert_array_equal(made[:, 0], [1, 5, 5, 1, 1, 1])
+    xzarr3.create_array(store, "d", data=np.arange(3), overwrite=True)
+    del root["b"]
+    assert [name for name, _ in xzarr3.open_group(store).members()] == ["d"]
+    np.testing.assert_array_equal(xzarr3.open_array(store, "d")[:], np.arange(3))
+    assert xzarr3.recover(store) == []
