@@ -3,8 +3,6 @@
 ``python tests/_peers.py tests/data NAME`` writes stores that are kept; see the README beside them.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import warnings

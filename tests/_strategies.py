@@ -1,7 +1,5 @@
 """Strategies and helpers that the tests of the core share: any data type, value, layout and selection."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """``advise``: its requests are those of a server, and it prefers what suits the accesses."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """Whatever is stored, a check ends with a report."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

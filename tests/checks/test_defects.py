@@ -1,7 +1,5 @@
 """Every defect is planted in every format that can have it, and is the only finding."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Stores of every writer that are healthy give no warning and no error; damaged ones do."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

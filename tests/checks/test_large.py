@@ -1,7 +1,5 @@
 """Large stores: a check takes little memory, and few requests."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path

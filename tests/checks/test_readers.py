@@ -1,7 +1,5 @@
 """The table of what libraries read is compared with what the installed libraries do read."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import warnings

@@ -1,7 +1,5 @@
 """The report as text and JSON, and the arguments of a check; ``cli`` tests the command."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Writers that run, may run or were killed: what a check says of them, and what recover does."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

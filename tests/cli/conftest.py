@@ -1,7 +1,5 @@
 """A folder with stores, and the command line in this process."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The commands ``copy``, ``consolidate`` and ``recover``."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

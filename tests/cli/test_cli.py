@@ -1,7 +1,5 @@
 """The command line as a whole: help, examples, options, statuses, errors, colours, pipes and completion."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The commands ``check``, ``diff`` and ``advise``; what they find is tested beside the library."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

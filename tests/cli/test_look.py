@@ -1,7 +1,5 @@
 """The commands ``info``, ``tree``, ``stats``, ``read`` and ``explain``."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

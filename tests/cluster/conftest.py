@@ -1,7 +1,5 @@
 """A cluster of two worker processes, which tests may kill; each test begins with two that live."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import dask

@@ -1,7 +1,5 @@
 """Reading and writing on a cluster: two worker processes of one thread each, on this machine."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

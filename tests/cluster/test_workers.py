@@ -1,7 +1,5 @@
 """Arrays in other processes: what they are pickled to, what is shared, and what a killed worker leaves."""
 
-from __future__ import annotations
-
 import base64
 import copy
 import gc

@@ -1,7 +1,5 @@
 """Codecs: bytes made by hand or by other libraries, and bytes that are corrupt, truncated or too large."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import pickle

@@ -1,7 +1,5 @@
 """Chains of codecs where something is wrong: stored elements, codecs of others, bounds, indexes of shards."""
 
-from __future__ import annotations
-
 import base64
 import json
 import math

@@ -1,7 +1,5 @@
 """Codecs of zarr-extensions: bytes written by hand after the texts, exact numbers, other libraries."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

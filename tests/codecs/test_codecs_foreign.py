@@ -1,7 +1,5 @@
 """Codecs of other packages: registered with numcodecs and zarr-python, or installed unbeknown to this one."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.metadata
 import json

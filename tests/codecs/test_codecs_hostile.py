@@ -4,8 +4,6 @@ Whatever a store holds, a read ends in the right values or in ``ChunkDecodeError
 codec, and takes no more memory than the chunk and what is stored of it do.
 """
 
-from __future__ import annotations
-
 import bz2
 import itertools
 import json

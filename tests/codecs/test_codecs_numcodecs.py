@@ -1,7 +1,5 @@
 """The codecs of numcodecs, with numcodecs and zarr-python as the peers that write and read the same bytes."""
 
-from __future__ import annotations
-
 import bz2
 import json
 import lzma

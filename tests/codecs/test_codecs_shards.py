@@ -1,7 +1,5 @@
 """Shards: made by hand, and with an index that lies or inner chunks that are bad."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import struct

@@ -1,7 +1,5 @@
 """Codecs of elements of no fixed size: text, bytes, objects; and what is stored of any other data type."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import struct

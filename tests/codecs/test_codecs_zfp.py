@@ -1,7 +1,5 @@
 """``zfp``: zfp's streams without a header. zfpy, which also reads and writes those with one, is the peer."""
 
-from __future__ import annotations
-
 import pickle
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Copies between formats: nothing is lost, chunks stay as they are if they can, or the copy is refused."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import time

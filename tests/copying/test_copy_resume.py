@@ -1,7 +1,5 @@
 """Copies that are killed and resumed: equal to one that was not, and nothing is copied twice."""
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Copies in other chunks and shards: what may be asked for, the same values, few reads, bounded memory."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Arrays in stores as dask arrays: their blocks, graphs, names and elements."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from pathlib import Path

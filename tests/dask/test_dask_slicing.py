@@ -1,7 +1,5 @@
 """Dask arrays that read less when they are sliced: what they hold, what they fetch, what they are called."""
 
-from __future__ import annotations
-
 import math
 import os
 import pickle

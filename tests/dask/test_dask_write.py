@@ -1,7 +1,5 @@
 """Dask arrays into arrays in stores, whatever the blocks are and whatever the stored units are."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import pickle

@@ -1,7 +1,5 @@
 """Arrays of the package dask-array: written, read, explained."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import dask.array as da

@@ -1,7 +1,5 @@
 """``diff``: documents, members and values of two stores, between formats, with numpy as the oracle."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable

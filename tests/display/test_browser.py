@@ -4,8 +4,6 @@ The pictures are kept in ``.pictures/`` of the checkout, for people to look at. 
 browser, which is Debian's chromium.
 """
 
-from __future__ import annotations
-
 import html as standard
 import json
 import os

@@ -1,7 +1,5 @@
 """HTML of all objects: well-formed, of bounded size, and no name in it is ever markup."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

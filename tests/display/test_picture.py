@@ -1,7 +1,5 @@
 """The chunks that a drawing shows as touched are those that hold the selected elements."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from typing import Any

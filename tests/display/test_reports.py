@@ -1,7 +1,5 @@
 """Reports: one page becomes text, HTML and JSON; sizes, shares and numbers of things."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """The texts by which arrays, groups and the rest show themselves, word by word."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from typing import Any

@@ -1,7 +1,5 @@
 """Core data types: every permitted form of every scalar, to the last bit, and the refusal of all others."""
 
-from __future__ import annotations
-
 import datetime
 import itertools
 import json

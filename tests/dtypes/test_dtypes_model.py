@@ -1,7 +1,5 @@
 """The data type model: what every class can do, the registry, and classes of other packages."""
 
-from __future__ import annotations
-
 import datetime
 import importlib.util
 import json

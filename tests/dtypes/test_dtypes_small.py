@@ -1,7 +1,5 @@
 """The data types of ml_dtypes: their fill values, casts and unused bits."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

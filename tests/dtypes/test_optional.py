@@ -1,7 +1,5 @@
 """``optional``: arrays whose elements may have no value, in every layout and tool, with numpy's masks."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from functools import partial

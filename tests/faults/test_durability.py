@@ -2,8 +2,6 @@
 processes that change the same chunks and shards at once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

@@ -2,8 +2,6 @@
 processes, stores that vanish. An error says where; the old value stays; nothing unreadable becomes fill.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import itertools

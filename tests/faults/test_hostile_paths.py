@@ -4,8 +4,6 @@ Every test runs in a child without the rights of root, with a canary beside the 
 damage. It passes only if the canary is untouched.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import itertools

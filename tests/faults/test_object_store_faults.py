@@ -1,7 +1,5 @@
 """Object stores over servers that fail: what is tried again, what is an error, what is absence."""
 
-from __future__ import annotations
-
 import itertools
 import logging
 import multiprocessing

@@ -4,8 +4,6 @@ Where a store tells changes without a request: all old, all new, or an error. El
 decoded by old documents.
 """
 
-from __future__ import annotations
-
 import itertools
 import threading
 import time

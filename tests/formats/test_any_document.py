@@ -3,8 +3,6 @@
 Documents are valid ones in which values were replaced, dropped or added.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from typing import Any, NamedTuple

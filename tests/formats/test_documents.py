@@ -1,7 +1,5 @@
 """Documents of version 3: what the text permits is read, everything else is refused with its place."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import tracemalloc

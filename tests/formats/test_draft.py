@@ -1,7 +1,5 @@
 """The draft of May 2022: keys and documents as its text has them, by hand."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import warnings

@@ -1,7 +1,5 @@
 """Arrays and groups of every format: made, found, changed, erased and copied; one is not in another's way."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Documents of version 2: what the text permits is read and written again, everything else is refused."""
 
-from __future__ import annotations
-
 import base64
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Chunk grids, above all rectilinear ones: documents, arrays against numpy, and other libraries."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """Arrays against numpy: any shape, layout, selection and sequence of operations, and failures in between."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """Batches of samples: how often chunks are decoded, in which order they come, and that torch takes them."""
 
-from __future__ import annotations
-
 import math
 import pickle
 import subprocess

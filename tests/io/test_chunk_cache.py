@@ -3,8 +3,6 @@
 Reads are compared with numpy's, with writes in between, in test_arrays.py and test_selections.py.
 """
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

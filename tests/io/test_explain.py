@@ -1,7 +1,5 @@
 """What ``explain`` says beforehand is what reading asks the store for, and what chunks cost."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections import Counter

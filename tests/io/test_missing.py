@@ -1,7 +1,5 @@
 """Chunks that are absent from the store: read as the fill value, told of, or refused."""
 
-from __future__ import annotations
-
 import copy
 import math
 import pickle

@@ -1,7 +1,5 @@
 """Native code: the files, results and errors of the Python executor; no access outside of its memory."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import resource

@@ -1,7 +1,5 @@
 """Selections of every kind against numpy: reading, writing, and what is refused."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import tempfile

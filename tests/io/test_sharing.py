@@ -3,8 +3,6 @@
 Indexes of shards are read once, and never believed when the shard is another one.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """Selections of joined arrays against numpy: of every kind, along an old and along a new dimension."""
 
-from __future__ import annotations
-
 import re
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Stores whose answers have to be waited for: how many requests, how many at a time, in how many rounds."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 import threading

@@ -1,7 +1,5 @@
 """Datasets in stores whose answers have to be waited for: how many requests, rounds, and which errors."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import pickle

@@ -1,7 +1,5 @@
 """The cache: never a wrong value, no more bytes than allowed, no request too many."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Paths, URLs, stores and nodes of other libraries, wherever a store is named; stores of zarr-python."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib.util
 import pathlib

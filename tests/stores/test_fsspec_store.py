@@ -1,7 +1,5 @@
 """Stores on file systems of fsspec: the checks of every store, and that no failure is taken for absence."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ftplib

@@ -1,7 +1,5 @@
 """Icechunk: sessions, which the user commits, and repositories, in which each write is one commit."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """The local store beyond what every store does: locks between processes, fsync, and what lies in the way."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """Folders of web servers, as they show them on HTML pages: what is read of these, and what is refused."""
 
-from __future__ import annotations
-
 import http.server
 import itertools
 import time

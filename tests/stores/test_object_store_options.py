@@ -1,7 +1,5 @@
 """URLs and options of object stores, their pickles, and the limit on the bytes of answers in flight."""
 
-from __future__ import annotations
-
 import pickle
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """What differs between operating systems, as far as this one can show it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

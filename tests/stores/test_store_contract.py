@@ -1,7 +1,5 @@
 """What a store of one's own needs and gets; MemoryStore, WrapperStore and ReadOnlyStore."""
 
-from __future__ import annotations
-
 import html
 import inspect
 import pickle

@@ -1,7 +1,5 @@
 """Zip files as stores: what peers read and write, requests, one writer, faults, and hostile files."""
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import gc

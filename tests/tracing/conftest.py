@@ -1,7 +1,5 @@
 """Fixtures of the tests of traces and progress."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Progress of long work: a bar or calls for copies, dask's own bars for writes."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import sys

@@ -1,7 +1,5 @@
 """What a trace counts, beside stores and servers that count themselves: in threads, processes and workers."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """pandas' nullable arrays in datasets: stored as ``optional`` and read again, with pandas as the oracle."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable
 from pathlib import Path

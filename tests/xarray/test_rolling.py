@@ -1,7 +1,5 @@
 """Archives that roll: steps are dropped from their begin, or put before it: ``drop``, ``prepend_dim``."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pickle

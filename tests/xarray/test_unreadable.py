@@ -1,7 +1,5 @@
 """Arrays that cannot be read beside others of a dataset."""
 
-from __future__ import annotations
-
 import pickle
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``ds.xzarr3``: when it is there, whatever is imported first, and what it is called after."""
 
-from __future__ import annotations
-
 import pytest
 from _processes import printed_by
 

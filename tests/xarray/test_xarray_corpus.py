@@ -1,7 +1,5 @@
 """The engine ``"xzarr3"`` beside ``"zarr"`` over a corpus of datasets, as written by either of the two."""
 
-from __future__ import annotations
-
 import pickle
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``ds.xzarr3.explain()`` says beforehand what a trace counts when the same is loaded or computed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Many stores as one dataset: against xarray's own concatenation, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """What is opened lazily: dask arrays of variables, values unpacked as they are read, and what is kept."""
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 import re

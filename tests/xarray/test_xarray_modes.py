@@ -1,7 +1,5 @@
 """``xzarr3.to_zarr`` in every mode does to a dataset that is there what xarray's own engine does."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import threading

@@ -4,8 +4,6 @@
 by decision is in ``BY_DECISION`` with its reason; a test of this list that passes fails, so it only shrinks.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import itertools

@@ -1,7 +1,5 @@
 """``engine="xzarr3"`` reads what xarray's own Zarr engine writes, and gives the same datasets."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import itertools

@@ -1,7 +1,5 @@
 """What goes wrong silently elsewhere when datasets are written is exact here, or refused."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """``xzarr3.to_zarr`` of trees of datasets, and the accessor: beside ``DataTree.to_zarr`` of xarray."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``xzarr3.to_zarr`` writes what xarray's own Zarr engine, zarr-python and tensorstore read back equal."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re
