@@ -461,7 +461,7 @@ def test_prefixes_that_are_no_nodes_are_left_out(zarr_format: Any) -> None:
     store.set("b/c", b"something else")
     with store.counted() as count:
         assert [name for name, _ in root.items()] == ["a"]
-    assert count.rounds == 2
+    assert count.rounds == 3  # The last one asks whether a node is just being put there.
 
 
 @pytest.mark.parametrize(("zarr_format", "rounds"), [(3, 7), (2, 9), (DRAFT, 8)])
