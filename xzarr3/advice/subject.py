@@ -61,8 +61,8 @@ def subject_of(
     found = _variables(whole)
     if not found:
         raise ArgumentTypeError(
-            "no array to advise on: none has elements and dimensions, and is no coordinate of its only one; "
-            "give an array, or shape= and dtype="
+            "no array to advise on: each has no elements, no dimensions, or is the coordinate of its only "
+            "dimension; give an array, or shape= and dtype="
         )
     name, lead = max(found.items(), key=lambda item: item[1].nbytes)
     beside = {path: each for path, each in found.items() if _kind(path, each) == _kind(name, lead)}

@@ -375,7 +375,7 @@ def _resize(array: Array, shape: tuple[int, ...], deadline: float) -> None:
 
 
 def _check_known_ends(array: Array, now: tuple[int, ...], new: tuple[int, ...]) -> None:
-    """Raise if elements would be cut off that this handle does not know: it asks for no shorter array."""
+    """Raise if a shape that is no shorter than that of this handle would cut off what others appended."""
     if any(known <= length < found for known, length, found in zip(array.shape, new, now, strict=True)):
         raise ChangedError(
             f"array '{array.name}' of {array.store} has shape {now} now and had {array.shape} when it was "

@@ -1,8 +1,8 @@
 """Finds nodes that are absent only for the moment in which a swap puts them in their places.
 
 Who lists a group, or reads its consolidated metadata, gets no error for a node that is missing. So in a
-directory it is looked whether a swap is under way below the group: that of an ended writer is finished, and a
-living one waited for. In a store of keys, a name without a document is looked at.
+directory this module looks for swaps below the group: it finishes that of an ended writer, and waits for a
+living one. In a store of keys it reads the lease of each name that has no document.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ATTEMPTS = 3
 def read_whole(
     store: Store, path: str, read: Callable[[], Found], below: Callable[[Found], object] = lambda found: found
 ) -> Found:
-    """What ``read`` finds of a group, no node left out by a swap.
+    """What ``read`` finds of a group, without nodes left out by a swap.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def read_whole(
 
 
 def settled(store: Store, path: str) -> bool:
-    """Whether a swap was under way at a path or above it in a directory, so that a node may be there now."""
+    """Finish swaps at a path or above it in a directory; returns whether there were any: look again then."""
     if store.folder is None or not staging_folders(store.folder):
         return False
     from xzarr3.commit.recover import settle
@@ -67,7 +67,7 @@ def settled(store: Store, path: str) -> bool:
 
 
 def _settled_below(store: Store, path: str) -> list[str]:
-    """The paths below a group in a directory of which swaps were under way."""
+    """Finish swaps below a group in a directory; returns their paths."""
     if not staging_folders(str(store.folder)):
         return []
     from xzarr3.commit.recover import settle_below
