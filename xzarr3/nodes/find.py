@@ -38,7 +38,7 @@ from xzarr3.stores.values import ABSENT, OversizedError, cut
 
 Absent: TypeAlias = Callable[[Sequence[str]], object]
 
-_ATTEMPTS = 3  # To read the groups below a group as of one time.
+_ATTEMPTS = 10  # To read the groups below a group as of one time: writers beside may each replace one.
 
 
 class DocumentView(Store):
@@ -95,6 +95,10 @@ class DocumentView(Store):
     def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:  # type: ignore[override]
         value = self.found(key)[0]
         return value if value is None or byte_range is None else cut(value, byte_range)
+
+    def anew(self) -> DocumentView:
+        """A view that has read nothing."""
+        return DocumentView(self._store)
 
     def values(self, keys: Iterable[str]) -> list[Buffer | None]:
         """The values of several keys, read in one batch."""
@@ -470,7 +474,10 @@ def load_below(
     for _ in range(_ATTEMPTS):
         found, groups = _load_below(store, format, path, max_depth, leave_out, choose, absent)
         # Nodes may lack below a group that was being replaced. Where answers are waited for, no one looks.
-        if store.concurrency > 1 or document_values(store, [*groups]) == [*groups.values()]:
+        if store.concurrency > 1:
+            return found
+        store = store.anew() if isinstance(store, DocumentView) else store
+        if document_values(store, [*groups]) == [*groups.values()]:
             return found
     raise ChangedError(
         f"groups below '/{path}' of {store} were replaced, or their documents changed, each of the "
