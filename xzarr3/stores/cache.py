@@ -500,11 +500,7 @@ class _Parts(Value):
         self, store: CacheStore, key: str, inner: Value | None, head: _Entry, number: bytes | None
     ) -> None:
         self._store, self._key, self._inner, self._head, self._number = store, key, inner, head, number
-        self.size = head.size
-
-    @property
-    def version(self) -> object | None:
-        return self._head.version
+        self.size, self.version = head.size, head.version
 
     def _find(self, start: int, length: int | None) -> Buffer | None:
         check_range((start, length))

@@ -385,6 +385,8 @@ class IcechunkStore(ForeignStore):
 class _Parts(Value):
     """Parts of a value that does not change meanwhile; the first part is already there."""
 
+    concurrency = _MANY
+
     def __init__(self, store: Store, key: str, first: ByteRange, found: Buffer) -> None:
         self._store, self._key, self._first, self._found = store, key, first, found
 
@@ -393,9 +395,6 @@ class _Parts(Value):
         if part is None:
             raise errors.ChangedError(f"key '{self._key}' of {self._store} was removed while it was read")
         return part
-
-    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-        return parallel_map(lambda part: self.read(*part), zip(starts, lengths, strict=True), _MANY)
 
 
 def said(error: Exception) -> str:

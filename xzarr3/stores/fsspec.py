@@ -409,10 +409,7 @@ class _FileValue(Value):
     def __init__(self, store: FsspecStore, key: str, look: _Look) -> None:
         self._store, self._key, self._look = store, key, look
         self.size: int = look.size
-
-    @property
-    def version(self) -> object | None:
-        return tuple(self._look)  # A plain one, which a cache can keep.
+        self.version = tuple(look)  # A plain one, which a cache can keep.
 
     def read(self, start: int, length: int | None = None) -> Buffer:
         return self._read([(start, length)])[0]

@@ -199,11 +199,7 @@ class _ToldValue(Value):
 
     def __init__(self, store: Store, key: str, inner: Value) -> None:
         self._store, self._key, self._inner = store, key, inner
-        self.size = inner.size
-
-    @property
-    def version(self) -> object | None:
-        return self._inner.version
+        self.size, self.version = inner.size, inner.version
 
     def read(self, start: int, length: int | None = None) -> Buffer:
         with _asked(self._store, "read", self._key, (start, length)) as request:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypeVar
 
 from xzarr3._types import Buffer, ByteRange
 from xzarr3.errors import ChangedError, InvalidRangeError, StoreError, shorten
+from xzarr3.parallel import parallel_map
 
 if TYPE_CHECKING:
     from xzarr3.stores.base import Store
@@ -113,11 +114,10 @@ class Value(Closing, ABC):
 
     size: int | None = None
     """Size of the whole value in bytes, if it is known without a request."""
-
-    @property
-    def version(self) -> object | None:
-        """Differs between the versions of the value; None if the store cannot tell them apart."""
-        return None
+    version: object | None = None
+    """Differs between the versions of the value; None if the store cannot tell them apart."""
+    concurrency: int = 1
+    """How many parts are worth reading at once."""
 
     @abstractmethod
     def read(self, start: int, length: int | None = None) -> Buffer:
@@ -128,7 +128,8 @@ class Value(Closing, ABC):
 
     def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
         """Several parts, each as by :meth:`read`."""
-        return [*map(self.read, starts, lengths)]
+        wanted = zip(starts, lengths, strict=True)
+        return parallel_map(lambda part: self.read(*part), wanted, self.concurrency)
 
     def read_into(self, start: int, out: memoryview) -> int:
         """Read from ``start`` on into ``out``; returns the number of bytes, fewer where the value ends."""
@@ -150,11 +151,7 @@ class BytesValue(Value):
     def __init__(self, data: Buffer, version: object | None = None) -> None:
         self.data = memoryview(data)
         self.size: int = len(data)
-        self._version = version
-
-    @property
-    def version(self) -> object | None:
-        return self._version
+        self.version = version
 
     def read(self, start: int, length: int | None = None) -> Buffer:
         return cut(self.data, (start, length))

@@ -212,13 +212,9 @@ class _Member(Value):
 
     def __init__(self, zipped: _Zip, info: ZipInfo) -> None:
         self._zip, self._info = zipped, info
-        self._version = zipped.version(info.filename)
         self._whole: Buffer | None = None
         self.size: int = info.file_size
-
-    @property
-    def version(self) -> object | None:
-        return self._version
+        self.version = zipped.version(info.filename)
 
     def read(self, start: int, length: int | None = None) -> Buffer:
         return self.read_ranges([start], [self.size if length is None else length])[0]

@@ -62,16 +62,11 @@ class FileValue(Value):
     """An open file. All parts come from one version, even if the value is replaced meanwhile."""
 
     def __init__(self, store: LocalStore, key: str, descriptor: int, info: os.stat_result) -> None:
-        self._store, self._key = store, key
-        self._descriptor = descriptor
-        self._info = info
+        self._store, self._key, self._descriptor = store, key, descriptor
         self.size: int = info.st_size
-
-    @property
-    def version(self) -> object | None:
-        changed = max(self._info.st_mtime_ns, self._info.st_ctime_ns)
+        changed = max(info.st_mtime_ns, info.st_ctime_ns)
         # A file changed just now may change again within the same tick of the file system's clock.
-        return None if time.time_ns() - changed < _SETTLED else version_of(self._info)
+        self.version = None if time.time_ns() - changed < _SETTLED else version_of(info)
 
     # The system refuses some offsets beyond the end of a file.
 

@@ -464,13 +464,11 @@ class _ObjectValue(Value):
     def __init__(self, store: ObjectStore, key: str, known: Answer) -> None:
         self._store, self._key, self._known = store, key, known
         self.size: int = known.version[2]
-
-    @property
-    def version(self) -> object | None:
-        known, is_web = self._known, self._store.traits.browsable
+        self.concurrency = store.concurrency
         # A web server may give the same tag to two values stored within one second.
         is_new = known.modified is not None and datetime.now(UTC) - known.modified < _SETTLED
-        return known.version if known.is_named and not (is_web and is_new) else None
+        is_known = known.is_named and not (is_new and store.traits.browsable)
+        self.version = known.version if is_known else None
 
     def read(self, start: int, length: int | None = None) -> Buffer:
         check_range((start, length))
@@ -489,10 +487,6 @@ class _ObjectValue(Value):
         if not isinstance(found, Answer) or not found.is_of(known):
             raise ChangedError(f"key '{self._key}' of {store} was replaced or removed while it was read")
         return found.body
-
-    def read_ranges(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Buffer]:
-        wanted = list(zip(starts, lengths, strict=True))
-        return parallel_map(lambda part: self.read(*part), wanted, self._store.concurrency)
 
 
 def _is_version(version: object) -> TypeGuard[Version]:
