@@ -456,11 +456,11 @@ class Array(ReadableArray, Node):
         elements = np.zeros(shape, self.dtype)
         if not isinstance(fields, str):
             several = Struct(tuple((name, types[name]) for name in fields))
-            given = self._fitted(values, shape, several)
+            given = self.fitted(values, shape, several)
             for name, of in zip(fields, given.dtype.names or (), strict=True):
                 elements[name] = given[of]
         else:
-            elements[fields] = self._fitted(values, shape, types[fields])
+            elements[fields] = self.fitted(values, shape, types[fields])
         return elements
 
     @property
@@ -480,22 +480,23 @@ class Array(ReadableArray, Node):
         with located(path=self.path):
             return data_type.cast_array(values)
 
-    def fitted(self, values: npt.ArrayLike, shape: tuple[int, ...]) -> AnyArray:
+    def fitted(
+        self, values: npt.ArrayLike, shape: tuple[int, ...], data_type: ZDType | None = None
+    ) -> AnyArray:
         """``values`` converted to the data type and broadcast to a selection of this shape.
+
+        The data type is that of the array by default; that of fields is another.
 
         Raises
         ------
         DataTypeValidationError, SelectionError
             If the data type cannot hold them or the shapes do not fit.
         """
-        return self._fitted(values, shape, self.metadata.data_type)
-
-    def _fitted(self, values: npt.ArrayLike, shape: tuple[int, ...], data_type: ZDType) -> AnyArray:
         if not shape and self.dtype.kind == "O" and not isinstance(values, np.ndarray):
             single = np.empty((), self.dtype)  # One element, which may be a list.
             single[()] = values
             values = single
-        given = self._cast(values, data_type)
+        given = self._cast(values, data_type or self.metadata.data_type)
         while given.ndim > len(shape) and given.shape[0] == 1:
             given = given[0, ...]  # An array also where a scalar is left.
         if given.shape == shape:

@@ -258,12 +258,7 @@ def document(cls: type[_Read], given: Mapping[str, Any], within: str = "") -> _R
     try:
         return msgspec.convert(given, cls)
     except msgspec.ValidationError as error:
-        for field in fields_of(cls):
-            place = f"{within}.{field.name}".lstrip(".")
-            if field.name in given:
-                field.value(given[field.name], "", place)
-            elif field.required:
-                raise MetadataError("missing field", field=place, accepted=field.accepted) from error
+        read(cls, given, "", within=within, null=True)  # Its error names the field.
         raise MetadataError("not valid", field=within or None, found=given) from error
 
 

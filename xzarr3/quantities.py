@@ -12,15 +12,11 @@ import numpy as np
 from xzarr3.errors import ArgumentError, ArgumentTypeError
 
 _NUMBER = re.compile(r"\s*([0-9]{0,30}\.?[0-9]{1,30}(?:e\+?[0-9]{1,2})?)\s*([a-z]*)\s*", re.IGNORECASE)
-_UNITS = {
-    "": 1,
-    "b": 1,
-    **{f"{letter}{rest}": 10 ** (3 * power) for power, letter in enumerate("kmgtp", 1) for rest in ("", "b")},
-    **{
-        f"{letter}{rest}": 2 ** (10 * power)
-        for power, letter in enumerate("kmgtp", 1)
-        for rest in ("i", "ib")
-    },
+_UNITS = {"": 1, "b": 1} | {
+    f"{letter}{kind}{byte}": base**power
+    for power, letter in enumerate("kmgtp", 1)
+    for kind, base in (("", 1000), ("i", 1024))
+    for byte in ("", "b")
 }
 
 

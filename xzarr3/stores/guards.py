@@ -134,19 +134,29 @@ def _compared(
         return True
 
 
-def _erase(method: Method) -> Method:
-    @wraps(method)
-    def erase(store: Store, *keys: str) -> None:
-        store.check_writable()
-        if not store._can("erase"):
-            raise StoreCapabilityError(f"{store} cannot erase; use a store that permits it")
-        for key in keys:
-            check_key(key)
-        if keys:
-            with _asked(store, "erase", keys[0], number=len(keys)):
-                method(store, *keys)
+def _around(guard: Callable[..., Any]) -> Callable[[Method], Method]:
+    """What puts a guard around a method; the guard takes the method, then what the method takes."""
 
-    return erase
+    def put_around(method: Method) -> Method:
+        @wraps(method)
+        def guarded(store: Store, *args: Any, **options: Any) -> Any:
+            return guard(method, store, *args, **options)
+
+        return guarded
+
+    return put_around
+
+
+@_around
+def _erase(method: Method, store: Store, *keys: str) -> None:
+    store.check_writable()
+    if not store._can("erase"):
+        raise StoreCapabilityError(f"{store} cannot erase; use a store that permits it")
+    for key in keys:
+        check_key(key)
+    if keys:
+        with _asked(store, "erase", keys[0], number=len(keys)):
+            method(store, *keys)
 
 
 def _check_listable(prefix: str, store: Store, is_listable: bool) -> None:
@@ -155,17 +165,14 @@ def _check_listable(prefix: str, store: Store, is_listable: bool) -> None:
         raise StoreCapabilityError(f"{store} cannot be listed; use keys by name, or consolidated metadata")
 
 
-def _list(method: Method) -> Method:
-    @wraps(method)
-    def list(store: Store, prefix: str = "") -> Iterator[str]:
-        _check_listable(prefix, store, store.listable)
-        with _asked(store, "list", prefix, number=0, in_parts=True) as request:
-            found: Iterator[str] = iter(method(store, prefix))
-        if prefix:
-            found = (key for key in found if key.startswith(prefix))
-        return found if request is UNHEARD else told(request, found)
-
-    return list
+@_around
+def _list(method: Method, store: Store, prefix: str = "") -> Iterator[str]:
+    _check_listable(prefix, store, store.listable)
+    with _asked(store, "list", prefix, number=0, in_parts=True) as request:
+        found: Iterator[str] = iter(method(store, prefix))
+    if prefix:
+        found = (key for key in found if key.startswith(prefix))
+    return found if request is UNHEARD else told(request, found)
 
 
 def _open(method: Method) -> Method:
@@ -223,50 +230,38 @@ class _ToldValue(Value):
         self._inner.close()
 
 
-def _erase_prefix(method: Method) -> Method:
-    @wraps(method)
-    def erase_prefix(store: Store, prefix: str) -> None:
-        if not check_prefix(prefix):
-            raise InvalidKeyError("the empty prefix names the whole store; erase its keys by name")
-        store.check_writable()
-        with _asked(store, "erase_prefix", prefix):
-            method(store, prefix)
-
-    return erase_prefix
+@_around
+def _erase_prefix(method: Method, store: Store, prefix: str) -> None:
+    if not check_prefix(prefix):
+        raise InvalidKeyError("the empty prefix names the whole store; erase its keys by name")
+    store.check_writable()
+    with _asked(store, "erase_prefix", prefix):
+        method(store, prefix)
 
 
-def _list_dir(method: Method) -> Method:
-    @wraps(method)
-    def list_dir(store: Store, prefix: str) -> tuple[Names, Names]:
-        _check_listable(prefix, store, store.listable or store.traits.browsable)
-        with _asked(store, "list_dir", prefix) as request:
-            keys, prefixes = method(store, prefix)
-            request.number = len(keys) + len(prefixes)
-            return keys, prefixes
-
-    return list_dir
+@_around
+def _list_dir(method: Method, store: Store, prefix: str) -> tuple[Names, Names]:
+    _check_listable(prefix, store, store.listable or store.traits.browsable)
+    with _asked(store, "list_dir", prefix) as request:
+        keys, prefixes = method(store, prefix)
+        request.number = len(keys) + len(prefixes)
+        return keys, prefixes
 
 
-def _copy(method: Method) -> Method:
-    @wraps(method)
-    def copy(store: Store, source: str, target: str) -> None:
-        check_key(source)
-        store.check_writable()
-        with key_lock(store.identity, check_key(target)), _asked(store, "copy", source):
-            method(store, source, target)
-
-    return copy
+@_around
+def _copy(method: Method, store: Store, source: str, target: str) -> None:
+    check_key(source)
+    store.check_writable()
+    with key_lock(store.identity, check_key(target)), _asked(store, "copy", source):
+        method(store, source, target)
 
 
-def _exclusive(method: Method) -> Method:
-    @wraps(method)
-    @contextmanager
-    def exclusive(store: Store, key: str) -> Iterator[None]:
-        store.check_writable()
-        with key_lock(store.identity, check_key(key)), method(store, key):
-            yield
-
-    return exclusive
+@_around
+@contextmanager
+def _exclusive(method: Method, store: Store, key: str) -> Iterator[None]:
+    store.check_writable()
+    with key_lock(store.identity, check_key(key)), method(store, key):
+        yield
 
 
 GUARDS: Final[dict[str, Callable[[Method], Method]]] = {
