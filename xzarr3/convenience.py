@@ -11,7 +11,7 @@ from xzarr3.arrays import Array
 from xzarr3.errors import ArgumentError, ArgumentTypeError, NodeTypeError, short_traceback
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
-from xzarr3.new_array import make_arrays
+from xzarr3.new_array import make_nodes
 from xzarr3.nodes.node import locate_node
 from xzarr3.stores import Store, StoreLike
 from xzarr3.stores.open import was_made
@@ -117,7 +117,7 @@ def save_group(
         raise ArgumentError("no array to save; pass one or more, by position or by name")
     opened, normal = locate_node(store, path, storage_options, mode="a")
     format, normal, _ = place_for_new(opened, normal, zarr_format)
-    make_arrays(opened, format, normal, values, overwrite=overwrite)
+    make_nodes(opened, format, normal, values, overwrite=overwrite)
     _complete(opened, store)
 
 

@@ -27,12 +27,12 @@ from xzarr3.errors import (
     printable,
     short_traceback,
 )
-from xzarr3.formats import Format, ZarrFormat, documents, format_of, name_of, parse_format
+from xzarr3.formats import Format, ZarrFormat, format_of, name_of, parse_format
 from xzarr3.formats.base import Held, is_array, node_prefix
 from xzarr3.grid import as_lengths
 from xzarr3.model.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata
 from xzarr3.names import absent_name
-from xzarr3.new_array import ZERO, fill_like, filled, like, make_array
+from xzarr3.new_array import ZERO, fill_like, filled, like, make_array, make_nodes
 from xzarr3.nodes import seen
 from xzarr3.nodes.consolidated import refresh_copies, write_consolidated
 from xzarr3.nodes.documents import change_document, gone, with_attributes
@@ -49,7 +49,6 @@ from xzarr3.nodes.freshness import read_below_steadily
 from xzarr3.nodes.node import Node, ancestors, check_new_path, normal_path
 from xzarr3.nodes.pickling import below_from_text, below_to_text, from_text, to_text
 from xzarr3.options import Missing
-from xzarr3.quantities import check_switches
 from xzarr3.stores import Store
 
 if TYPE_CHECKING:
@@ -72,20 +71,17 @@ def bind(
     node: Array | Group
     if isinstance(meta, ArrayMetadata):
         node = Array(store, path, meta, format=format, read_only=read_only, missing=missing)
+        node._had_document = True
     else:
         node = Group(store, path, meta, format=format, read_only=read_only, use_consolidated=consolidated)
         node.missing = missing
     node.chunk_cache = chunk_cache
-    if isinstance(node, Array):
-        node._had_document = True
     placed_at = seen.placed_at(store, node._key, meta) if is_stored else None
-    if placed_at is None:
-        return node
-    if isinstance(node, Array):
-        node._opened_at = placed_at
-    else:
+    if placed_at is not None and isinstance(node, Group):
         node._placed_at = placed_at
-        node._opened_at = node._opened_at and (placed_at or node._opened_at)
+        placed_at = node._opened_at and (placed_at or node._opened_at)
+    if placed_at is not None:
+        node._opened_at = placed_at
     return node
 
 
@@ -157,10 +153,9 @@ class Group(Node, Mapping[str, "Array | Group"]):
 
     def __reduce__(self) -> tuple[object, ...]:
         text = to_text(self.format, self.metadata, self.path)
-        return _restore, (
-            self.store, self.path, name_of(self.format), text, below_to_text(self._documents),
-            self.consolidated, self.read_only, self.missing, self._tag, self.chunk_cache, self._opened_at,
-        )  # fmt: skip
+        place = self.store, self.path, name_of(self.format)
+        kept = [getattr(self, name) for name in _PICKLED]
+        return _restore, (*place, text, below_to_text(self._documents), self.read_only, kept)
 
     # Finding nodes
 
@@ -936,26 +931,12 @@ def make_group(
     look: DocumentView | None = None,
 ) -> Group:
     """Create a group, and the groups above it; the caller has checked the path."""
-    from xzarr3.commit.create import make_node
-    from xzarr3.commit.recover import settle
+    metadata = make_nodes(store, format, path, {}, attributes=attributes, overwrite=overwrite, look=look)
+    return Group(store, path, metadata, format=format)
 
-    check_switches(overwrite=overwrite)
-    meta = GroupMetadata(
-        attributes=documents.plain_attributes({} if attributes is None else attributes, path),
-        zarr_format=format.zarr_format,
-    )
-    if overwrite:
-        from xzarr3.commit.replace import transaction, write
-        from xzarr3.commit.transaction import NewNode
 
-        new = NewNode.of(format, path, {path: meta})
-        with write(transaction(store, new, overwrite=True, how="overwrite=True")):
-            pass
-        return Group(store, path, meta, format=format)
-    if settle(store, path):
-        look = None
-    make_node(store, format, path, meta, look=look)
-    return Group(store, path, meta, format=format)
+_PICKLED = ("consolidated", "missing", "_tag", "chunk_cache", "_opened_at")
+"""What a pickled group has beside its place and its documents, as it was when it was opened."""
 
 
 def _restore(
@@ -964,12 +945,8 @@ def _restore(
     format: Format | ZarrFormat,
     text: bytes,
     below: bytes | Mapping[str, Held] | None,
-    consolidated: bool,
     read_only: bool,
-    missing: Missing,
-    tag: str | None,
-    chunk_cache: ChunkCache | None = None,
-    opened_at: float | None = None,
+    kept: Sequence[Any],
 ) -> Group:
     format = format_of(format)
     meta = from_text(format, text, path)
@@ -978,7 +955,5 @@ def _restore(
     group = Group(store, path, meta, format=format, read_only=read_only)
     if below is not None:
         group._documents = below_from_text(below) if isinstance(below, bytes) else Consolidated.of(below)
-    group.consolidated = consolidated  # a group pickled as writable had read the store, and still does
-    group.missing, group._tag, group.chunk_cache = missing, tag, chunk_cache
-    group._opened_at = opened_at
+    vars(group).update(zip(_PICKLED, kept, strict=True))
     return group

@@ -18,7 +18,7 @@ from xzarr3.arrays import Array
 from xzarr3.conventions.nonfinite_attributes import finite_attributes
 from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.errors import ArgumentTypeError, MetadataError, NodeTypeError, listed, located
-from xzarr3.formats import Format, ZarrFormat
+from xzarr3.formats import Format, ZarrFormat, documents
 from xzarr3.formats.base import fits, node_prefix
 from xzarr3.grid import as_lengths
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
@@ -107,16 +107,11 @@ def make_array(
 
 
 def _create(array: Array, values: Any, *, overwrite: bool = False, look: DocumentView | None = None) -> None:
-    from xzarr3.commit.create import make_node
-    from xzarr3.commit.recover import settle
-
     store, format, path = array.store, array.format, array.path
     if overwrite or (values is not None and _is_lazy(values)):
         _put(store, format, path, {path: array.metadata}, [(array, values)], overwrite=overwrite)
         return
-    if settle(store, path):
-        look = None
-    make_node(store, format, path, array.metadata, look=look)
+    _make_node(store, format, path, array.metadata, look)
     note_place(array)
     if values is not None:
         _write(values, array)
@@ -135,17 +130,33 @@ def _write(values: Any, target: Array) -> None:
         target[...] = values
 
 
-def make_arrays(
-    store: Store, format: Format, path: str, data: Mapping[str, Any], *, overwrite: bool = False
+def _make_node(
+    store: Store, format: Format, path: str, metadata: NodeMetadata, look: DocumentView | None
 ) -> None:
-    """Create a group with arrays of these values, by path relative to the group, whose path is checked.
-
-    All values are checked before anything is stored.
-    """
+    """Create a node where there is none, once an unfinished swap there is completed."""
     from xzarr3.commit.create import make_node
     from xzarr3.commit.recover import settle
 
-    group = GroupMetadata(zarr_format=format.zarr_format)
+    make_node(store, format, path, metadata, look=None if settle(store, path) else look)
+
+
+def make_nodes(
+    store: Store,
+    format: Format,
+    path: str,
+    data: Mapping[str, Any],
+    *,
+    attributes: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+    look: DocumentView | None = None,
+) -> GroupMetadata:
+    """Create a group with arrays of these values, by path relative to the group, whose path is checked.
+
+    All values are checked before anything is stored. Returns the metadata of the group.
+    """
+    check_switches(overwrite=overwrite)
+    own = documents.plain_attributes({} if attributes is None else attributes, path)
+    group = GroupMetadata(attributes=own, zarr_format=format.zarr_format)
     nodes: dict[str, NodeMetadata] = {path: group}
     planned = []
     for name, values in data.items():
@@ -162,11 +173,11 @@ def make_arrays(
         nodes[full] = planned[-1][0].metadata
     if overwrite:
         _put(store, format, path, nodes, planned, overwrite=True)
-        return
-    settle(store, path)
-    make_node(store, format, path, group)
+        return group
+    _make_node(store, format, path, group, look)
     for array, values in planned:
         _create(array, values)
+    return group
 
 
 def _planned(
