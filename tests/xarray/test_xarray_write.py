@@ -419,6 +419,15 @@ def test_values_that_an_integer_can_hold(tmp_path: Path, values: Any, encoding: 
     xr.testing.assert_identical(open_dataset(tmp_path / "xzarr"), theirs(tmp_path / "zarr"))
 
 
+@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_time_differences_that_are_fractions_of_the_units(dtype: str, chunked: bool) -> None:
+    dataset = _with("v", np.array([1, 1002, 2003], "m8[ms]"))
+    encoding = {"v": {"units": "seconds", "dtype": dtype}}
+    group = to_zarr(dataset.chunk(d=2) if chunked else dataset, encoding=encoding)
+    np.testing.assert_array_equal(group["v"], np.array([0.001, 1.002, 2.003], dtype))
+
+
 @pytest.mark.parametrize("calendar", ["standard", "gregorian", "proleptic_gregorian"])
 def test_dates_that_are_all_missing_are_written_and_appended(calendar: str) -> None:
     encoding = {"v": {"dtype": "i8", **DAYS, "calendar": calendar, "_FillValue": -1}}

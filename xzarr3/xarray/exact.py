@@ -174,6 +174,8 @@ def _encoded_numbers(given: Variable, name: str, explicit: bool, exact: bool) ->
 def decoded_by(attrs: Mapping[Any, Any], values: AnyArray, name: str, **options: Any) -> AnyArray:
     """Stored values as xarray reads them by these attributes."""
     dims = tuple(map(str, range(values.ndim)))
+    if values.dtype.kind == "f" and "units" in attrs:  # xarray multiplies time differences in place.
+        values = values.copy()
     stored = Variable(dims, values, dict(attrs), fastpath=True)
     return np.asarray(conventions.decode_cf_variable(name, stored, **options).data)
 
