@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -74,6 +75,10 @@ class RacingStore(MemoryStore):
 
     def _now(self, key: str) -> object:
         return self._generations.get(key, 0) if key in self._values else ABSENT
+
+    def erase(self, *keys: str) -> None:
+        self.pauses("erase", keys[0])
+        super().erase(*keys)
 
     def put(self, key: str, pieces: Sequence[Buffer] | None, *, if_version: object = ANY) -> bool:
         if if_version is not ANY:
@@ -256,6 +261,38 @@ def test_copies_are_true_whenever_others_change_nodes_that_grow(zarr_format: Any
             if next(asked) <= n:
                 break
         assert "appended" in outcomes
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2])
+def test_no_copy_of_an_erased_node_stays_whenever_others_copy_it(zarr_format: Any) -> None:
+    def erase(store: xzarr3.Store) -> None:
+        del xzarr3.open_group(store, "g", mode="r+")["v"]
+
+    def change(store: xzarr3.Store) -> None:
+        xzarr3.open(store, "g/v", mode="r+").attrs["late"] = 1
+
+    def tried(act: Callable[[xzarr3.Store], object], own: xzarr3.Store) -> None:
+        with suppress(Xzarr3Error):  # The node may be gone already.
+            act(own)
+
+    for one in (change, xzarr3.consolidate_metadata):
+        for first, second in ((one, erase), (erase, one)):
+            for n in itertools.count():
+                store = RacingStore()
+                group = xzarr3.create_group(store, "g", zarr_format=zarr_format)
+                group.create_array("v", shape=1, dtype="i1")
+                group.create_array("w", shape=1, dtype="i1")
+                xzarr3.consolidate_metadata(store)
+                own, another = twins(store, 2)
+                asked = itertools.count()
+
+                acts: Any = {n: partial(tried, second, another)}
+                own.pauses = lambda *_, acts=acts, asked=asked: acts.pop(next(asked), int)()  # type: ignore[misc]
+                tried(first, own)
+                if next(asked) <= n:
+                    break
+                found = xzarr3.open_group(store, use_consolidated=True)
+                assert sorted(found["g"]) == ["w"], (one, first, n)
 
 
 @pytest.mark.parametrize("zarr_format", [3, 2])

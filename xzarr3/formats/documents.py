@@ -172,6 +172,12 @@ def marked(value: bytes) -> bytes:
     return value + _blanks(int.from_bytes(os.urandom(_MARK // 8)), _MARK)
 
 
+def remarked(stored: Buffer) -> bytes:
+    """A stored document with another mark, so that it has another version even if e-tags tell only values."""
+    at, value = replaced_at(stored), marked(bytes(stored).rstrip())
+    return value if at is None else dated(value, at)
+
+
 def dated(value: bytes, at: float) -> bytes:
     """The document of a node that was replaced at a time, followed by blanks that tell it.
 

@@ -198,13 +198,16 @@ def _refreshed(
     note_date(store, key, stored)  # A node that is put in its place after this has a later date.
     found = documents.decode(stored, holder, key.rpartition("/")[2])
     document: Held = found
+    are_read = metas is None
     if metas is None:
         metas = dict(zip(paths, nodes_now(store, format, paths, before), strict=True))
     for path in paths:
         relative = path[len(node_prefix(holder)) :]
         document = format.update_consolidated(document, relative, metas[path]) or document
     if document == found:
-        return UNCHANGED
+        # Another writer may have read a node before it was erased, and be about to store a copy of it.
+        is_late = are_read and None in metas.values() and store.traits.conditional == "service"
+        return [documents.remarked(stored)] if is_late else UNCHANGED
     return [documents.encode(document, holder) + documents.mark_of(stored, newest=newest(store))]
 
 

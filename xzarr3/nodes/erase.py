@@ -13,7 +13,7 @@ from xzarr3.formats import Format
 from xzarr3.formats.v2 import V2
 from xzarr3.formats.v3 import V3
 from xzarr3.model.metadata import ArrayMetadata
-from xzarr3.nodes.consolidated import drop_from_consolidated
+from xzarr3.nodes.consolidated import drop_from_consolidated, refresh_consolidated
 from xzarr3.nodes.find import _draft, exists
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
@@ -43,6 +43,13 @@ def erase_node(store: Store, path: str, format: Format, *, lease: str = "") -> b
     formats = formats_in(store, path, format)
     for each in formats:  # first, so that no consolidated copy outlives its document
         drop_from_consolidated(store, each, path)
+    was_there = _erase_keys(store, path, formats, lease)
+    for each in formats:  # other writers may have copied the node again before it was gone
+        refresh_consolidated(store, each, [path])
+    return was_there
+
+
+def _erase_keys(store: Store, path: str, formats: Sequence[Format], lease: str) -> bool:
     # documents go first: after a crash, the remaining keys are no node
     if store.folder is None:
         found = keys_at(store, formats, path) - {lease}
