@@ -17,6 +17,7 @@ import os
 import sys
 import threading
 import weakref
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -96,7 +97,7 @@ class Native(NamedTuple):
     """The library of native rows, and the functions that it calls."""
 
     library: Any
-    table: Numbers
+    table: array[int]
     """The addresses of the functions of all libraries."""
     absent: dict[str, str]
     """For each library that is not there the reason."""
@@ -131,7 +132,7 @@ def _loaded() -> Native | str:
         except (OSError, AttributeError) as error:
             absent[name] = f"{type(error).__name__}: {error}"
             addresses += [0] * len(functions.split())
-    return Native(library, np.array(addresses, np.int64), absent)
+    return Native(library, array("q", addresses), absent)
 
 
 class _Switch:
@@ -187,9 +188,9 @@ class _Known(NamedTuple):
 
 
 @cache
-def _name(text: str) -> bytes:
-    """A name, kept, as native code gets its address."""
-    return text.encode()
+def _name(text: str) -> array[int]:
+    """A name that ends with a zero byte, kept, as native code gets its address."""
+    return array("b", text.encode() + b"\0")
 
 
 _CODECS = (
@@ -226,7 +227,7 @@ def _fault(number: int, *, encodes: bool) -> str:
 class Layout(NamedTuple):
     """How native code finds the elements of a chunk."""
 
-    numbers: Numbers
+    numbers: array[int]
     """``Chunk`` of ``_native.c``."""
     nbytes: int
     kept: tuple[object, ...]
@@ -252,11 +253,11 @@ def _layout(chain: CodecChain, *, encodes: bool) -> Layout | None:
         stage = [number, most, *_CODECS[number].parameters(codec)]
         stages.append(stage + [0] * (7 - len(stage)))
         room = max(room, most, limit)
-    kept = tuple(np.array(each, np.int64) for each in (stages, spec.shape, strides))
+    kept = tuple(array("q", each) for each in (itertools.chain(*stages), spec.shape, strides))
     largest = max(chain.max_encoded_size, spec.nbytes) + _SLACK
     room = room if len(stages) > (0 if encodes else 1) else 0
     head = [len(spec.shape), dtype.itemsize, spec.nbytes, swap, dtype.kind == "b", largest, room, len(stages)]
-    return Layout(np.array([*head, *map(at, kept)], np.int64), spec.nbytes, kept, not stages)
+    return Layout(array("q", [*head, *map(at, kept)]), spec.nbytes, kept, not stages)
 
 
 def _swap(chain: CodecChain) -> int | None:
@@ -323,10 +324,13 @@ writing = _Layouts(encodes=True)
 
 
 def at(value: Any) -> int:
-    """The address of an array or of bytes, which have to live as long as it is used; any number as it is."""
+    """The address of an array, which has to live as long as it is used; any number as it is.
+
+    That of numpy's arrays takes five times as long.
+    """
     if isinstance(value, np.ndarray):
         return value.ctypes.data
-    return ctypes.cast(ctypes.c_char_p(value), _AT).value or 0 if type(value) is bytes else int(value)
+    return value.buffer_info()[0] if isinstance(value, array) else int(value)
 
 
 class _Contexts:
@@ -334,7 +338,7 @@ class _Contexts:
 
     def __init__(self, native: Native) -> None:
         self._native = native
-        self.numbers = np.zeros(2 * _MOST_THREADS, np.int64)
+        self.numbers = array("q", bytes(16 * _MOST_THREADS))
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # At the end of the interpreter nothing needs to be freed.
@@ -397,7 +401,7 @@ class Call:
         self._library = native.library
         self._fetches = rows if edges is None else len(edges) - 1
         busy = min(threads, 1 + int(rows * each / WORTH))
-        self.run = max(1, min(16, self._fetches // (4 * busy), RUN_BYTES // (nbytes or layout.nbytes)))
+        self.run = max(1, min(16, self._fetches // (16 * busy), RUN_BYTES // (nbytes or layout.nbytes)))
         threads = max(1, min(busy, self._fetches, _MOST_THREADS))
         room = self._library.xzarr3_scratch(at(layout.numbers), extra)
         memory = _lent.memory
@@ -405,9 +409,9 @@ class Call:
             memory = _allocate(threads * room)
             _lent.memory = memory if len(memory) <= _KEPT else None
         contexts = _lent.contexts = _lent.contexts or _Contexts(native)
-        self.counts = np.zeros(_COUNTS, np.int64)
+        self.counts = array("q", bytes(8 * _COUNTS))
         self.status = np.zeros(rows, np.uint8)
-        self._next = np.zeros(1, np.int64)
+        self._next = array("q", [0])
         self._work = [
             *(native.table, layout.numbers, self._fetches, threads),
             *(self.run, _SLICE, bool(process.collectors)),
@@ -415,21 +419,20 @@ class Call:
             *(self.counts, self.status),
         ]
 
-    def packed(self, job: Sequence[Any]) -> Any:
-        """The struct of ``_native.c`` that has ``job`` after ``work``: numbers, arrays and bytes."""
-        numbers = [*map(at, self._work), *map(at, job)]
-        return (ctypes.c_int64 * len(numbers))(*numbers)
+    def packed(self, job: Sequence[Any]) -> array[int]:
+        """The struct of ``_native.c`` that has ``job`` after ``work``: numbers and arrays."""
+        return array("q", [each if type(each) is int else at(each) for each in (*self._work, *job)])
 
     def do(self, name: str, job: Sequence[Any]) -> None:
         """Do the rows of a job. Ctrl-C is heard between two calls."""
         packed, function = self.packed(job), getattr(self._library, name)
         while self._next[0] < self._fetches and is_wanted():
-            function(packed)
+            function(at(packed))
 
-    def write_again(self, packed: Any) -> int:
+    def write_again(self, packed: array[int]) -> int:
         """Do the only row of a write that is packed once more; returns what became of it."""
         self._next[0] = self.status[0] = 0
-        self._library.xzarr3_write(packed)
+        self._library.xzarr3_write(at(packed))
         return int(self.status[0])
 
     def read(
@@ -457,7 +460,7 @@ class Call:
         fill : ndarray, or 0
             The fill value.
         """
-        steps, strides = (np.array(each, np.int64) for each in geometry)
+        steps, strides = (array("q", each) for each in geometry)
         self.do("xzarr3_read", [*places, begin, *boxes, steps, out, strides, fill])
 
     def tell(self, kind: str, *, absent: int = 0, is_index: bool = False) -> None:
@@ -474,7 +477,7 @@ class Call:
         """
         if not process.collectors:
             return
-        requests, moved, asking, chunks, nbytes, coding = self.counts.tolist()
+        requests, moved, asking, chunks, nbytes, coding = self.counts
         numbers = {
             "requests": requests + absent,
             kind: requests + absent,
@@ -502,9 +505,11 @@ def _agrees(native: Native, codec: BytesBytesCodec, *, encodes: bool) -> bool:
         return False
     call = Call(layout, 1, 1, 1.0, native=native)
     if encodes:
-        size = native.library.xzarr3_encode(call.packed([]), at(plain), at(out))
+        packed = call.packed([])
+        size = native.library.xzarr3_encode(at(packed), at(plain), at(out))
         return out[: max(size, 0)].tobytes() == stored
-    memory, one = np.array([at(stored), len(stored)], np.int64), np.array([0, 1], np.int64)
+    octets, one = array("B", stored), np.array([0, 1], np.int64)
+    memory = array("q", [at(octets), len(octets)])
     boxes = one[:1], np.array([len(plain)], np.int64), one[:1]
     call.read([*[0] * 8, memory, 0, 0, 0], one, boxes, ([1], [1]), out)
     return call.status[0] == DONE and np.array_equal(out[: len(plain)], plain)

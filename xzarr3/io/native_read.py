@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import math
 import os
+from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.codecs.sharding import EMPTY, Shard
 from xzarr3.io import native, rows
 from xzarr3.io.fetch import AHEAD, Row, divided
-from xzarr3.io.native import ABSENT, LEFT, Call, Layout, Left, Numbers
+from xzarr3.io.native import ABSENT, DONE, LEFT, Call, Layout, Left, Numbers
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.selection import Points
 from xzarr3.parallel import is_wanted
@@ -73,8 +74,7 @@ class NativeRead(msgspec.Struct, frozen=True):
             elif chain.shard is None:
                 call = self._call(layout, len(batch.coords), threads)
                 self._do(call, [*self._names(batch.coords), 0, 0, 0, 0, 0], batch)
-                self._note(batch.coords, call.status)
-                absent = int(np.count_nonzero(call.status == ABSENT))
+                absent = self._note(batch.coords, call.status)
                 call.tell("get_range" if layout.is_plain else "get", absent=absent)
             else:
                 self._shards(batch, layout, chain.shard, threads)
@@ -82,17 +82,22 @@ class NativeRead(msgspec.Struct, frozen=True):
                 break
         return None if batches is None else self.left
 
-    def _note(self, coords: Numbers, status: Statuses) -> None:
-        """Record what became of units."""
-        self.left.absent.append(coords[status == ABSENT])
+    def _note(self, coords: Numbers, status: Statuses) -> int:
+        """Record what became of units; returns the number of absent ones."""
+        if status.tobytes().count(DONE) == len(status):
+            return 0
+        absent = coords[status == ABSENT]
+        self.left.absent.append(absent)
         self.left.coords.update(map(tuple, coords[status == LEFT].tolist()))
+        return len(absent)
 
     def _call(self, layout: Layout, number: int, threads: int, edges: Numbers | None = None) -> Call:
         each = _OPEN + self.engine.meta.chain.decode_time
         return Call(layout, number, threads, each, edges=edges)
 
     def _names(self, coords: Numbers) -> list[Any]:
-        prefix = os.fsencode(os.path.join(self.engine.store.folder or "", self.engine.key_prefix))
+        path = os.path.join(self.engine.store.folder or "", self.engine.key_prefix)
+        prefix = array("b", os.fsencode(path))
         separator, gap = ord(self.engine.meta.chunk_key_encoding.separator), self.plan.price.request
         return [prefix, len(prefix), separator, coords.shape[1], system.OPEN, gap, coords]
 
@@ -106,7 +111,7 @@ class NativeRead(msgspec.Struct, frozen=True):
             last = min(first + most, len(batch.coords))
             coords = batch.coords[first:last]
             boxes = batch.boxes.take(slice(batch.begin[first], batch.begin[last]))
-            unit = np.repeat(np.arange(last - first), np.diff(batch.begin[first : last + 1]))
+            unit = np.arange(last - first).repeat(np.diff(batch.begin[first : last + 1]))
             given = self.geometry._replace(lengths=shard.grid.chunk_shape)
             inner, parent, inside = rows.divided(boxes, given)
             parts = rows.grouped(inner, unit[parent], inside)
@@ -245,7 +250,7 @@ def place_rows(
     first = np.array([[each.start for each in row.outer] for row in listed], np.int64)
     extent = np.array([[each.stop for each in row.outer] for row in listed], np.int64) - first
     boxes = start, extent, first @ np.array(out.strides, np.int64)
-    memory = np.array([octets.ctypes.data, len(octets)], np.int64)
+    memory = array("q", [native.at(octets), len(octets)])
     places = [*[0] * 8, memory, np.zeros(number, np.int64), *part]
     steps, begin = [each.step for each in listed[0].inner], np.arange(number + 1)
     with contextlib.suppress(MemoryError):  # Python takes less.

@@ -116,26 +116,28 @@ def _of_slices(plan: ReadPlan, view: npt.NDArray[np.generic]) -> Iterator[tuple[
             for shape, parts in plan.shapes()
         )
     for shape, along in shapes:
-        for first in range(0, math.prod(map(len, along)), MOST):
-            coords, start, extent, place = _product(along, first, MOST)
-            boxes = Boxes(start, extent, place)
-            yield shape, Rows(coords, np.zeros(len(place), np.int64), np.arange(len(place) + 1), boxes)
+        for first in range(0, math.prod([each.shape[1] for each in along]), MOST):
+            coords, *boxes = _product(along, first, MOST)
+            number = len(coords)
+            yield shape, Rows(coords, np.zeros(number, np.int64), np.arange(number + 1), Boxes(*boxes))
 
 
 def _chunks_along(chosen: DimSelection, length: int, stride: int) -> Numbers:
-    """The parts of a selection along one dimension: coordinate of the chunk, start, extent and place."""
+    """The parts of a selection along one dimension: coordinates of the chunks, starts, extents and places."""
     first, last = chosen.start // length, (chosen.stop - 1) // length
     if first == last:
-        return np.array([[first, chosen.start - first * length, chosen.count, 0]], np.int64)
+        return np.array([[first], [chosen.start - first * length], [chosen.count], [0]], np.int64)
     if chosen.step >= length:  # Chunks are left out, and each other one has one element.
         at = np.arange(chosen.count)
         chunk, start = np.divmod(chosen.start + at * chosen.step, length)
-        return np.stack([chunk, start, np.ones_like(at), at * stride], axis=1)
-    chunk = np.arange(first, last + 1)
+        return np.array([chunk, start, np.ones_like(at), at * stride])
+    chunk = np.arange(first, last + 2)
     low = chunk * length - chosen.start  # Of the chunk, from the start of the selection.
-    begin = np.maximum(-(-low // chosen.step), 0)
-    end = np.minimum(-(-(low + length) // chosen.step), chosen.count)
-    return np.stack([chunk, begin * chosen.step - low, end - begin, begin * stride], axis=1)
+    begin = -(low // -chosen.step)
+    begin[0], begin[-1] = 0, chosen.count
+    parts = np.array([chunk, begin * chosen.step - low, begin, begin * stride])
+    parts[2, :-1] = begin[1:] - begin[:-1]
+    return parts[:, :-1]
 
 
 def _listed(parts: Sequence[AxisProjection], stride: int) -> Numbers:
@@ -144,7 +146,7 @@ def _listed(parts: Sequence[AxisProjection], stride: int) -> Numbers:
         (part.coord, part.inner.start, part.outer.stop - part.outer.start, part.outer.start * stride)
         for part in parts
     ]
-    return np.array(rows, np.int64).reshape(-1, 4)
+    return np.array(rows, np.int64).reshape(-1, 4).T
 
 
 def _boxes_of(plan: ReadPlan, view: npt.NDArray[np.generic]) -> Boxes | None:
@@ -157,8 +159,7 @@ def _boxes_of(plan: ReadPlan, view: npt.NDArray[np.generic]) -> Boxes | None:
         if number > most:
             return None
         along = [*map(_along, plan.selection, begins, view.strides)]
-        start, extent, place = _product(along, 0, number)
-        return Boxes(start, extent, place)
+        return Boxes(*_product(along, 0, number))
     points, others = plan.selection, _others(plan)
     number = len(points.indices[0])
     if number > most:
@@ -179,30 +180,29 @@ def _begins(chosen: DimChoice) -> Numbers:
 
 
 def _along(chosen: DimChoice, begins: Numbers, stride: int) -> Numbers:
-    """Start, extent and place of the boxes along one dimension, of shape (number, 3)."""
+    """The starts, extents and places of the boxes along one dimension."""
     if isinstance(chosen, DimSelection):
-        return np.array([[chosen.start, chosen.count, 0]], np.int64)
+        return np.array([[chosen.start], [chosen.count], [0]], np.int64)
     start = chosen.indices[begins].astype(np.int64)
-    return np.stack([start, np.diff(begins, append=chosen.count), begins * stride], axis=1)
+    return np.array([start, np.diff(begins, append=chosen.count), begins * stride])
 
 
 def _product(along: Sequence[Numbers], first: int, most: int) -> list[Numbers]:
     """At most so many combinations of one entry along each dimension, from number ``first`` on.
 
-    Each entry has some numbers, the last of which is a place. Returns for each of the others an array of
-    shape (combinations, dimensions), and the sums of the places.
+    Each entry is a column of some numbers, the last of which is a place. Returns for each of the others an
+    array of shape (combinations, dimensions), and the sums of the places.
     """
-    numbers = [len(each) for each in along]
+    numbers = [each.shape[1] for each in along]
     total = min(math.prod(numbers) - first, most)
-    fields = along[0].shape[1] if along else 4
-    found = np.empty((fields, total, len(along)), np.int64)
+    found = np.empty((len(along[0]) if along else 4, total, len(along)), np.int64)
     left = np.arange(first, first + total)
     for axis in range(len(along) - 1, -1, -1):
         if numbers[axis] == 1:
-            found[:, :, axis] = along[axis].T
+            found[:, :, axis] = along[axis]
         else:
             left, at = np.divmod(left, numbers[axis]) if axis else (left, left)
-            found[:, :, axis] = along[axis][at].T
+            found[:, :, axis] = along[axis].take(at, axis=1)
     return [*found[:-1], found[-1].sum(axis=1)]
 
 
@@ -227,39 +227,44 @@ def divided(boxes: Boxes, given: Geometry) -> tuple[Numbers, Numbers, Boxes]:
         The coordinates of the chunk of each new box, of shape (number, dimensions); the number of the box
         that it comes from; and the new boxes, whose starts count from the chunk.
     """
-    start, extent, place = boxes.start.copy(), boxes.extent.copy(), boxes.place
-    coords = np.empty_like(start)
-    parent = np.arange(len(place))
-    for axis, (length, step, stride) in enumerate(zip(*given, strict=True)):
-        first = start[:, axis] // length
-        number = (start[:, axis] + (extent[:, axis] - 1) * step) // length - first + 1
-        if len(number) == 0 or number.max() == 1:
-            start[:, axis] -= first * length
-            coords[:, axis] = first
-            continue
-        at = np.repeat(np.arange(len(number)), number)
-        chunk = first[at] + np.arange(len(at)) - np.repeat(np.cumsum(number) - number, number)
-        low = chunk * length - start[at, axis]  # Of the chunk, from the start of the box.
-        begin = np.maximum(-(-low // step), 0)
-        end = np.minimum(-(-(low + length) // step), extent[at, axis])
+    lengths, steps = np.array(given.lengths, np.int64), np.array(given.steps, np.int64)
+    coords, extent, place, parent = (
+        boxes.start // lengths,
+        boxes.extent,
+        boxes.place,
+        np.arange(len(boxes.place)),
+    )
+    start = boxes.start - coords * lengths
+    number = (
+        start + (extent - 1) * steps
+    ) // lengths  # Of chunks beyond the first one, along each dimension.
+    for axis in number.any(axis=0).nonzero()[0].tolist():
+        length, step, stride = (each[axis] for each in given)
+        more = number[:, axis]
+        at = np.arange(len(more)).repeat(more + 1)
+        later = np.arange(len(at)) - (more.cumsum() - more)[at] - at
+        low = later * length - start[at, axis]  # Of the chunk, from the start of the box.
+        begin = np.maximum(-(low // -step), 0)
+        end = np.minimum((low + length - 1) // step + 1, extent[at, axis])
         if step > 1:
             wanted = end > begin  # A long step leaves chunks out.
-            at, chunk, low, begin, end = (each[wanted] for each in (at, chunk, low, begin, end))
-        start, extent, coords, parent = start[at], extent[at], coords[at], parent[at]
+            at, later, low, begin, end = (each[wanted] for each in (at, later, low, begin, end))
+        coords, start, extent, number, parent = (each[at] for each in (coords, start, extent, number, parent))
         place = place[at] + begin * stride
-        start[:, axis], extent[:, axis], coords[:, axis] = begin * step - low, end - begin, chunk
+        start[:, axis], extent[:, axis] = begin * step - low, end - begin
+        coords[:, axis] += later
     return coords, parent, Boxes(start, extent, place)
 
 
 def grouped(coords: Numbers, unit: Numbers, boxes: Boxes) -> Rows:
     """Put boxes of one chunk into one row. Rows are in C order, those of one unit together."""
-    later = np.zeros(max(len(unit) - 1, 0), np.bool_)
-    for key in (unit, *coords.T):  # Whether each key is after the one before it, in lexical order.
-        change = np.diff(key)
-        if ((change < 0) & ~later).any():
-            order = np.lexsort((*coords.T[::-1], unit))
-            return grouped(coords[order], unit[order], boxes.take(order))
-        later |= change > 0
+    keys = np.column_stack([unit, coords])
+    change = keys[1:] - keys[:-1]
+    change = change[np.arange(len(change)), (change != 0).argmax(axis=1)]  # Of the first key that changes.
+    if (change < 0).any():
+        order = np.lexsort(keys.T[::-1])
+        return grouped(coords[order], unit[order], boxes.take(order))
+    later = change > 0
     if later.all():
         return Rows(coords, unit, np.arange(len(unit) + 1), boxes)
     begins = np.append(0, np.flatnonzero(later) + 1)
