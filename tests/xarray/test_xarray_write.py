@@ -428,6 +428,23 @@ def test_time_differences_that_are_fractions_of_the_units(dtype: str, chunked: b
     np.testing.assert_array_equal(group["v"], np.array([0.001, 1.002, 2.003], dtype))
 
 
+@pytest.mark.parametrize("dtype", ["i8", "f8"])
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(("values", "units", "stored"), [
+    (np.array([1, 2], "m8[s]"), "milliseconds", [1000, 2000]),
+    (np.array(["1970-01-01", "1970-01-02"], "M8[s]"), "milliseconds since 1970-01-01", [0, 86400000]),
+], ids=str)  # fmt: skip
+def test_times_in_units_finer_than_their_own(
+    values: Any, units: str, stored: list[int], chunked: bool, dtype: str
+) -> None:
+    dataset = xr.Dataset({"v": ("d", values)})
+    dataset = dataset.chunk(d=1) if chunked else dataset
+    group = to_zarr(dataset, encoding={"v": {"units": units, "dtype": dtype}})
+    to_zarr(dataset, group.store, append_dim="d")
+    np.testing.assert_array_equal(group["v"], [*stored, *stored])
+    assert group["v"].attrs.get("dtype") == ("timedelta64[s]" if values.dtype.kind == "m" else None)
+
+
 @pytest.mark.parametrize("calendar", ["standard", "gregorian", "proleptic_gregorian"])
 def test_dates_that_are_all_missing_are_written_and_appended(calendar: str) -> None:
     encoding = {"v": {"dtype": "i8", **DAYS, "calendar": calendar, "_FillValue": -1}}

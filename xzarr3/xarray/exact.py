@@ -43,6 +43,8 @@ UNFAITHFUL = r"Time(delta)?s can't be serialized faithfully"
 """What warnings of xarray begin with, about times that it encodes in other units than those asked for."""
 _MICROSECOND = np.timedelta64(1, "us")  # Most error of times that are stored as floating point numbers.
 
+_RESOLUTIONS = {"millisecond": "ms", "microsecond": "us", "nanosecond": "ns"}
+
 # The coders that xarray applies to values for Zarr, in this order. Booleans stay booleans.
 _CODERS: tuple[VariableCoder, ...] = getattr(conventions, "ZARR_CODERS", None) or (
     CFDatetimeCoder(),
@@ -124,6 +126,7 @@ def _nullable(variable: Variable, name: str, explicit: bool) -> Variable:
 
 def _coded(variable: Variable, name: str) -> Variable:
     """A variable encoded by the coders."""
+    resolution, variable = variable.dtype, _as_fine_as_its_units(variable)
     calendar = variable.encoding.get("calendar")
     no_dates = variable.dtype.kind == "M" and not is_lazy(variable.data) and np.isnat(variable.data).all()
     if calendar in ("standard", "gregorian") and no_dates:  # xarray would look for the earliest date.
@@ -139,7 +142,18 @@ def _coded(variable: Variable, name: str) -> Variable:
                 variable = _with_times(given, variable, name)
     if no_dates and calendar is not None:
         variable.attrs["calendar"] = calendar
+    if resolution.kind == "m" and "dtype" in variable.attrs:  # Which they are read with.
+        variable.attrs["dtype"] = resolution.name
     return variable
+
+
+def _as_fine_as_its_units(variable: Variable) -> Variable:
+    """``variable`` with times in the resolution of its units, if that is finer; xarray would divide by zero."""
+    unit = _RESOLUTIONS.get(unit_of(variable.encoding.get("units")).removesuffix("s"))
+    if variable.dtype.kind not in "mM" or unit is None or is_lazy(variable.data):  # Of these, each block is.
+        return variable
+    finer = np.promote_types(variable.dtype, f"{variable.dtype.kind}8[{unit}]")
+    return variable if finer == variable.dtype else variable.copy(data=variable.data.astype(finer))
 
 
 def _with_times(given: Variable, encoded: Variable, name: str) -> Variable:
