@@ -368,3 +368,33 @@ def test_threads_may_load_what_others_select_of(packed: str, chunks: Any) -> Non
     run_threads(select, lambda: [variable.load() for variable in variables], select)
     assert all(isinstance(variable._data, np.ndarray) for variable in variables)
     np.testing.assert_array_equal(variables[0].isel(time=slice(0, 2)).values, expected)
+
+
+@pytest.mark.filterwarnings("ignore::xarray.conventions.SerializationWarning")
+def test_blocks_of_times_are_of_the_type_that_the_first_and_the_last_time_have() -> None:
+    dates = np.array(["2000-01-01", "2001-01-01", "2400-01-01"], "M8[s]")
+    asked = {"chunks": (1,), "units": "seconds since 2000-01-01", "dtype": "i8"}
+
+    def stored(values: Any, **encoding: Any) -> Any:
+        return xzarr3.to_zarr(xr.Dataset({"v": ("d", values)}), encoding={"v": {**asked, **encoding}}).store
+
+    for calendar in ("standard", "proleptic_gregorian"):
+        far = stored(dates, calendar=calendar)
+        found, whole = (ours(far, chunks=chunks)["v"].values for chunks in ({}, None))
+        assert [(type(date), date) for date in found] == [(type(date), date) for date in whole]
+    lengths = np.array([1002, 5006, 6007], "m8[ms]")
+    hours = stored(lengths, units="hours", dtype="f8")
+    np.testing.assert_array_equal(ours(hours, chunks={})["v"], lengths)
+    fractions = stored(np.array([1000, 2500, 3000], "M8[ms]"), dtype="f8")
+    in_seconds = xr.coders.CFDatetimeCoder(time_unit="s")
+    for store, options, finer in (
+        (stored(dates[[0, 2, 1]]), {}, "us"),
+        (fractions, {"decode_times": in_seconds}, "ms"),
+    ):
+        with pytest.raises(
+            xzarr3.ArgumentError, match=rf"a block of /v .*CFDatetimeCoder\(time_unit='{finer}'"
+        ):
+            ours(store, chunks={}, **options)["v"].compute()
+        coder = xr.coders.CFDatetimeCoder(time_unit=finer)
+        whole = ours(store, chunks=None, decode_times=coder)
+        xr.testing.assert_identical(ours(store, chunks={}, decode_times=coder), whole)

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import xarray as xr
+from xarray.coders import CFDatetimeCoder
 from xarray.core import indexing
 from xarray.namedarray.daskmanager import DaskManager
 from xarray.namedarray.parallelcompat import guess_chunkmanager
 
 from xzarr3._types import AnyArray
+from xzarr3.errors import ArgumentError
+from xzarr3.xarray.exact import decoded_by
 from xzarr3.xarray.lazy import LazyArray
 
 if TYPE_CHECKING:
@@ -113,7 +117,10 @@ def _in_chunks(
     def named() -> str:
         return f"{prefix}-{tokenize(identity, repr(blocks))}"
 
-    data: Any = zarr_array(Source(*_reading(held), held.dtype, view, prefix, named))
+    reads, source = _reading(held)
+    if reads is read and held.dtype.kind in "mMO" and "units" in variable.encoding:
+        reads = partial(read_times, dtype=held.dtype, calendar=variable.encoding.get("calendar"))
+    data: Any = zarr_array(Source(reads, source, held.dtype, view, prefix, named))
     return xr.Variable(variable._dims, data, variable._attrs, variable._encoding, fastpath=True)
 
 
@@ -159,3 +166,39 @@ def read(data: Any, parts: tuple[Part, ...]) -> AnyArray:
         data[indexing.BasicIndexer(parts) if isinstance(data, LazyArray) else parts]
     )
     return values
+
+
+def read_times(data: Any, parts: tuple[Part, ...], *, dtype: np.dtype[Any], calendar: str | None) -> AnyArray:
+    """Read a part of times in the data type that xarray announces; the first and the last time tell it that.
+
+    A part alone may be decoded to another type: to dates of cftime where nanoseconds do not reach, or to a
+    finer resolution where there are fractions. dask would convert these to that of its first block, by force.
+
+    Raises
+    ------
+    ArgumentError
+        If the type that is announced does not hold the times of this part.
+    """
+    values = read(data, parts)
+    kinds = values.dtype.kind, dtype.kind
+    if values.dtype == dtype or not values.size:
+        return values
+    if kinds == ("M", "O") and not np.isnat(values).any():
+        attributes = {"units": "microseconds since 1970-01-01", "calendar": calendar or "standard"}
+        microseconds = values.astype("M8[us]").astype("i8")
+        return decoded_by(attributes, microseconds, "", decode_times=CFDatetimeCoder(use_cftime=True))
+    if kinds in (("M", "M"), ("m", "m")):
+        nearest, one = values.astype(dtype), np.array(1, f"m8[{np.datetime_data(dtype)[0]}]")
+        nearest += one * np.nan_to_num(np.round((values - nearest) / one)).astype("i8")
+        if not (np.abs(values - nearest) > np.timedelta64(1, "us")).any():
+            return nearest
+    unit = "us" if "O" in kinds else np.datetime_data(values.dtype)[0]
+    keyword, coder = "decode_times", "CFDatetimeCoder"
+    if dtype.kind == "m":
+        keyword, coder = "decode_timedelta", "CFTimedeltaCoder"
+    place = cast("LazyArray", found_in(data.array)).array.place
+    raise ArgumentError(
+        f"a block of {place} has times of type {values.dtype}, the first and the last of all are of type "
+        f"{dtype}, which does not hold them; open the dataset with "
+        f"{keyword}=xarray.coders.{coder}(time_unit={unit!r})"
+    )

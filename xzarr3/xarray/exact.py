@@ -148,7 +148,7 @@ def _coded(variable: Variable, name: str) -> Variable:
 
 
 def _as_fine_as_its_units(variable: Variable) -> Variable:
-    """``variable`` with times in the resolution of its units, if that is finer; xarray would divide by zero."""
+    """``variable`` with times as fine as its units; otherwise xarray would divide by zero."""
     unit = _RESOLUTIONS.get(unit_of(variable.encoding.get("units")).removesuffix("s"))
     if variable.dtype.kind not in "mM" or unit is None or is_lazy(variable.data):  # Of these, each block is.
         return variable
