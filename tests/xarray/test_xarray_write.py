@@ -419,6 +419,15 @@ def test_values_that_an_integer_can_hold(tmp_path: Path, values: Any, encoding: 
     xr.testing.assert_identical(open_dataset(tmp_path / "xzarr"), theirs(tmp_path / "zarr"))
 
 
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("dtype", ["S1", object])
+def test_single_bytes_are_not_joined(dtype: Any, zarr_format: Any) -> None:
+    dataset = xr.Dataset({"v": (("d", "e"), np.array([[b"a", b""], [b"b", b"c"]], dtype))})
+    store = to_zarr(dataset, zarr_format=zarr_format).store
+    to_zarr(dataset, store, append_dim="d")
+    xr.testing.assert_equal(open_dataset(store), xr.concat([dataset, dataset], "d").astype("S"))
+
+
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("chunked", [False, True])
 def test_time_differences_that_are_fractions_of_the_units(dtype: str, chunked: bool) -> None:

@@ -104,6 +104,8 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact
     if encoded.dtype.kind != "T":
         text_coder = strings.EncodedStringCoder(allows_unicode=True)  # type: ignore[no-untyped-call]
         encoded = strings.ensure_fixed_length_bytes(text_coder.encode(encoded, name=name))
+    if encoded.dtype == "S1" and encoded.ndim:  # xarray would join the bytes of the last dimension to one text.
+        encoded = encoded.copy(data=encoded.data.astype("S2"))
     proof = _proof(given, encoded, name, explicit=explicit, exact=exact)
     return encoded if proof is None else _mapped(encoded, proof, encoded.dtype, given)
 
