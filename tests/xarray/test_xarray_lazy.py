@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import cftime
 import dask
 import dask.array as da
 import numpy as np
@@ -398,3 +399,23 @@ def test_blocks_of_times_are_of_the_type_that_the_first_and_the_last_time_have()
         coder = xr.coders.CFDatetimeCoder(time_unit=finer)
         whole = ours(store, chunks=None, decode_times=coder)
         xr.testing.assert_identical(ours(store, chunks={}, decode_times=coder), whole)
+
+
+@pytest.mark.filterwarnings("ignore::xarray.conventions.SerializationWarning")
+@pytest.mark.parametrize("chunks", [None, {}], ids=str)
+@pytest.mark.parametrize(("missing", "dtype"), [(np.nan, "f8"), (-9, "i4")])
+@pytest.mark.parametrize(("calendar", "last"), [("noleap", 7), ("standard", 146000)])
+def test_missing_dates_are_not_the_date_of_the_units(
+    calendar: str, last: int, missing: float, dtype: str, chunks: Any
+) -> None:
+    attributes = {"units": "days since 2000-01-01", "calendar": calendar, "_FillValue": -9}
+    stored = np.array([5, missing, last], dtype)
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), "v", data=stored, chunks=(1,), dimension_names=["d"], attributes=attributes
+    )
+    found = ours(array.store, chunks=chunks)
+    assert found["v"].isnull().values.tolist() == [False, True, False]
+    dates = cftime.num2date([5, last], attributes["units"], calendar)
+    assert found["v"].values[[0, 2]].tolist() == dates.tolist()
+    with pytest.raises(xzarr3.DataTypeValidationError, match=r"'v' has a missing date at index"):
+        xzarr3.to_zarr(found)

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import xarray as xr
-from xarray.coders import CFDatetimeCoder
+from xarray.coding.times import decode_cf_datetime
 from xarray.core import indexing
 from xarray.namedarray.daskmanager import DaskManager
 from xarray.namedarray.parallelcompat import guess_chunkmanager
 
 from xzarr3._types import AnyArray
 from xzarr3.errors import ArgumentError
-from xzarr3.xarray.exact import decoded_by
 from xzarr3.xarray.lazy import LazyArray
+from xzarr3.xarray.missing_dates import decoded_dates
 
 if TYPE_CHECKING:
     from xzarr3.dask.slicing import Part
@@ -183,10 +183,14 @@ def read_times(data: Any, parts: tuple[Part, ...], *, dtype: np.dtype[Any], cale
     kinds = values.dtype.kind, dtype.kind
     if values.dtype == dtype or not values.size:
         return values
-    if kinds == ("M", "O") and not np.isnat(values).any():
-        attributes = {"units": "microseconds since 1970-01-01", "calendar": calendar or "standard"}
-        microseconds = values.astype("M8[us]").astype("i8")
-        return decoded_by(attributes, microseconds, "", decode_times=CFDatetimeCoder(use_cftime=True))
+    if kinds == ("M", "O"):
+        decode = partial(
+            decode_cf_datetime,
+            units="microseconds since 1970-01-01",
+            calendar=calendar,
+            use_cftime=True,
+        )
+        return decoded_dates(decode, values.astype("M8[us]").astype("i8"))
     if kinds in (("M", "M"), ("m", "m")):
         nearest, one = values.astype(dtype), np.array(1, f"m8[{np.datetime_data(dtype)[0]}]")
         nearest += one * np.nan_to_num(np.round((values - nearest) / one)).astype("i8")

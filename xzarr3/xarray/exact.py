@@ -91,6 +91,8 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact
     if is_nullable(variable.dtype):
         return _nullable(variable, name, explicit)
     given = _marked(_as_objects(_checked(variable, name)), name, explicit)
+    if given.dtype.kind == "O" and " since " in str(given.encoding.get("units")):
+        given = _mapped(given, partial(_no_date_missing, name), object)
     if given.dtype.kind in "mM" and not given.dtype.isnative:  # Else pandas takes other values for NaT.
         given = given.astype(given.dtype.newbyteorder("="))
     if given.dtype.kind in "biufc":
@@ -104,7 +106,7 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact
     if encoded.dtype.kind != "T":
         text_coder = strings.EncodedStringCoder(allows_unicode=True)  # type: ignore[no-untyped-call]
         encoded = strings.ensure_fixed_length_bytes(text_coder.encode(encoded, name=name))
-    if encoded.dtype == "S1" and encoded.ndim:  # xarray would join the bytes of the last dimension to one text.
+    if encoded.dtype == "S1" and encoded.ndim:  # xarray would join those of the last dimension.
         encoded = encoded.copy(data=encoded.data.astype("S2"))
     proof = _proof(given, encoded, name, explicit=explicit, exact=exact)
     return encoded if proof is None else _mapped(encoded, proof, encoded.dtype, given)
@@ -251,6 +253,18 @@ def _as_objects(variable: Variable) -> Variable:
 def _nan_for_none(values: AnyArray) -> AnyArray:
     """The objects with NaN for all missing ones; xarray does not find None in dask arrays."""
     return np.where(pd.isnull(values), np.nan, values)
+
+
+def _no_date_missing(name: str, values: AnyArray, block_id: tuple[int, ...] | None = None) -> AnyArray:
+    """Dates of cftime, if none is missing: xarray would read a missing one as the date of the units."""
+    missing = np.flatnonzero(pd.isnull(values))
+    if missing.size:
+        raise DataTypeValidationError(
+            f"variable {name!r} has a missing date{_place(int(missing[0]), values.shape, block_id)}, which "
+            "would be read as the date of its units, since its dates are those of cftime",
+            accepted="no missing dates, as after .dropna(), or numbers, as decode_times=False gives them",
+        )
+    return values
 
 
 def _marked(variable: Variable, name: str, explicit: bool) -> Variable:

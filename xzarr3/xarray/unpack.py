@@ -29,7 +29,8 @@ _ELEMENTWISE = (
     getattr(variables, "_scale_offset_decoding", None),
     np.asarray,
 )
-_Decoded: Any = getattr(common, "_ElementwiseFunctionArray", None)
+Decoded: Any = getattr(common, "_ElementwiseFunctionArray", None)
+"""xarray's class of arrays to which a function is applied when they are read."""
 
 
 class Unpacking(NamedTuple):
@@ -71,7 +72,7 @@ def unpack_when_read(variable: Variable) -> None:
     """Unpack the packed values of a decoded variable while they are read, not afterwards as xarray does."""
     functions: list[Function] = []
     inner: Any = variable._data
-    while type(inner) is _Decoded and getattr(inner.func, "func", None) in _ELEMENTWISE:
+    while type(inner) is Decoded and getattr(inner.func, "func", None) in _ELEMENTWISE:
         functions.append(inner.func)
         inner = inner.array
     if not functions or type(inner) is not indexing.LazilyIndexedArray:

@@ -1,0 +1,38 @@
+"""Missing dates, where dates are decoded to those of cftime.
+
+cftime takes NaN for the date from which times are counted, so that xarray would read a missing date as that
+one, and it refuses the integer that marks one. Here only the numbers that are dates are decoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from xarray import Variable
+from xarray.coding import times
+
+from xzarr3._types import AnyArray
+from xzarr3.xarray.unpack import Decoded
+
+
+def keep_missing(variable: Variable) -> None:
+    """Let a decoded variable have NaN, or NaT, where a date is missing."""
+    data: Any = variable._data
+    if type(data) is Decoded and getattr(data.func, "func", None) is times.decode_cf_datetime:
+        data.func = partial(decoded_dates, data.func)
+
+
+def decoded_dates(decode: Callable[[AnyArray], AnyArray], numbers: AnyArray) -> AnyArray:
+    """Numbers as dates of cftime and NaN, or as those of numpy and NaT, as ``decode`` returns them."""
+    missing = np.isnan(numbers) if numbers.dtype.kind == "f" else numbers == np.iinfo("i8").min
+    if not missing.any():
+        return decode(numbers)
+    there = ~missing
+    dates = decode(numbers[there] if there.any() else np.zeros(1, numbers.dtype))
+    found = np.full(numbers.shape, np.nan if dates.dtype.kind == "O" else "NaT", dates.dtype)
+    if there.any():
+        found[there] = dates
+    return found
