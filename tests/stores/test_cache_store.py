@@ -1,6 +1,7 @@
 """The cache: never a wrong value, no more bytes than allowed, no request too many."""
 
 import contextlib
+import itertools
 import os
 import pickle
 import random
@@ -19,6 +20,7 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
+import xarray as xr
 from _conformance import VALUE, contents, run_numbered, run_threads
 from _kinds import ARRAYS, Four, Remote, Unsized, every_check, fork_beside
 from _processes import Process, processes, run_processes
@@ -33,6 +35,7 @@ import xzarr3
 from xzarr3 import LocalStore, MemoryStore, Store, StoreError, ZipStore
 from xzarr3._types import Buffer
 from xzarr3.errors import ChangedError, StorePermissionError
+from xzarr3.nodes import seen
 from xzarr3.stores import CacheStore, Value, cut, update, versioned
 from xzarr3.stores import cache as caches
 from xzarr3.stores.cache import FOLDER
@@ -840,3 +843,31 @@ def test_who_has_written_never_reads_the_old_value_again(place: dict[str, Any]) 
 
     run_numbered(lambda at: write(at) if at < 3 else read(), 9)
     assert cache.hits > 0
+
+
+@pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
+@pytest.mark.parametrize("max_age", [0, 300, None])
+def test_kept_chunks_are_not_decoded_by_later_documents(
+    max_age: Any, zarr_format: Any, cached: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor new chunks by documents of before: the values would be neither the old nor the new ones."""
+    monkeypatch.setattr(seen, "RECENT", 0)
+    cache, inner = cached({}, max_age=max_age)
+
+    def scaled(by: float) -> xr.Dataset:
+        encoding = {"dtype": "i2", "scale_factor": by, "_FillValue": -1, "chunks": (4,)}
+        return xr.Dataset({"v": ("x", (np.arange(8.0) + by) * by, {}, encoding)})
+
+    for consolidated, by in itertools.product((True, False), (2.0, 3.0)):
+        xzarr3.to_zarr(scaled(1.0), inner, mode="w", zarr_format=zarr_format)
+        opened = partial(
+            xr.open_dataset, cache, engine="xzarr3", chunks=None, cache=False,
+            consolidated=None if zarr_format == "3-draft" else consolidated,
+        )  # fmt: skip
+        older = opened()
+        clock.now += 290
+        assert older["v"][:4].values.tolist() == [1, 2, 3, 4]
+        xzarr3.to_zarr(scaled(by), inner, mode="w", zarr_format=zarr_format)
+        refused(ChangedError, older["v"].load)
+        clock.now += 290 * (by == 3)
+        np.testing.assert_array_equal(opened()["v"], scaled(by)["v"])

@@ -33,11 +33,23 @@ from xzarr3.errors import ArgumentError, ChangedError, StoreError, StorePermissi
 from xzarr3.quantities import integer
 from xzarr3.stores.base import Facts, Store
 from xzarr3.stores.interned import interned, is_plain, reduced
+from xzarr3.stores.keys import below_document
 from xzarr3.stores.local.store import LocalStore
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.memory import MemoryStore
 from xzarr3.stores.open import StoreLike
-from xzarr3.stores.values import ANY, NO_LIMIT, BytesValue, Into, Value, check_range, check_size, cut, part_of
+from xzarr3.stores.values import (
+    ANY,
+    NO_LIMIT,
+    BytesValue,
+    Into,
+    Value,
+    check_range,
+    check_size,
+    cut,
+    joined,
+    part_of,
+)
 from xzarr3.stores.wrappers import WrapperStore
 
 clock = time.time
@@ -132,7 +144,7 @@ class _Kept:
         sizes, used = self.sizes(), self._used
         self._used = {name: used[name] for name in sizes if name in used}
         excess = sum(sizes.values()) - limit
-        for name in sorted(sizes, key=lambda name: used.get(name, -1)):
+        for name in sorted(sizes, key=lambda name: (_is_of_document(name), used.get(name, -1))):
             if excess > 0:
                 self._store.erase(name)
                 excess -= sizes[name]
@@ -152,6 +164,11 @@ def _kept_version(version: object) -> object | None:
         if is_plain(version) and ast.literal_eval(repr(version)) == version:
             return version
     return None
+
+
+def _is_of_document(name: str) -> bool:
+    """Whether an entry is a document: those go last, as they tell whether chunks are too old."""
+    return below_document(name.split("/")[-2].removeprefix("k")) is not None
 
 
 def _packed(name: str, entry: _Entry) -> list[Buffer]:
@@ -185,17 +202,19 @@ def _head(text: bytes) -> tuple[object, int | None, float]:
 class CacheStore(WrapperStore):
     """Keeps values of another store, in memory or in a directory that processes share.
 
-    The cache keeps whole values, both documents and chunks. Of values that are read in parts, such as shards,
-    it keeps these parts, if the inner store tells versions apart. Absent values are requested every time.
-    Lists are not kept. Entries that were not used for long make room for new ones.
+    The cache keeps chunks. Of values that are read in parts, such as shards, it keeps these parts, if the
+    inner store tells versions apart. Absent values are requested every time. Lists are not kept. Entries that
+    were not used for long make room for new ones.
 
-    A kept value may be up to ``max_age`` seconds older than the value in the inner store, if another writer
-    changes it there. A kept value beyond that age is checked by its version, where that is quicker than
-    reading it again, or else read again. Writes through this cache take effect at once; with a directory, so
-    do writes through any cache in that directory. Whatever changes a value by what it was, and
-    :func:`~xzarr3.stores.versioned`, asks the inner store. Values that are read one after the other may be of
-    different ages, and so may parts of one value that several threads read. What a writer was storing through
-    this cache when it was killed counts as the change of another writer.
+    Documents are requested each time that they are needed. If one has changed, nothing is kept any more
+    of what is below it, so that old chunks are never read as those of a new array. A kept chunk may be up
+    to ``max_age`` seconds older than the chunk in the inner store, if another writer changes it there
+    without any change of a document. A kept value beyond that age is checked by its version, where that
+    is quicker than reading it again, or else read again. Writes through this cache take effect at once;
+    with a directory, so do writes through any cache in that directory. Whatever changes a value by what
+    it was, and :func:`~xzarr3.stores.versioned`, asks the inner store. Values that are read one after the
+    other may be of different ages, and so may parts of one value that several threads read. What a writer
+    was storing through this cache when it was killed counts as the change of another writer.
 
     Threads that want the same value while it is not kept wait for the first one to read it. With a
     ``max_age`` of 0 each thread reads it itself. A value that is read while any value is written through the
@@ -219,7 +238,7 @@ class CacheStore(WrapperStore):
         store that can be written and listed. Without it values are kept in memory. Processes that share a
         store without locks may read a value for ``max_age`` that was replaced while it was read.
     max_age : float or None
-        Seconds. With 0 every value is checked or read again; with None kept values never expire.
+        Seconds. With 0 every value is checked or read again; with None kept chunks never expire.
 
     Attributes
     ----------
@@ -358,7 +377,9 @@ class CacheStore(WrapperStore):
             self._kept.keep(self._named(key, part), entry, number)
 
     def _forget(self, *keys: str, prefix: str | None = None) -> None:
-        below = None if prefix is None else self._named(prefix.removesuffix("/"), "")
+        below = self._base if prefix == "" else None
+        if prefix:
+            below = self._named(prefix.removesuffix("/"), "")
         # Without the head, the parts are not used.
         self._kept.forget([self._named(key, part) for key in keys for part in (_WHOLE, _HEAD)], below)
 
@@ -370,17 +391,21 @@ class CacheStore(WrapperStore):
         finally:
             self._forget(*keys, prefix=prefix)
 
-    def _is_fresh(self, entry: _Entry | None) -> TypeGuard[_Entry]:
-        if entry is None or self.max_age is None:
-            return entry is not None
-        return 0 <= clock() - entry.checked < self.max_age
+    def _is_fresh(self, entry: _Entry | None, key: str) -> TypeGuard[_Entry]:
+        if entry is None or below_document(key) is not None:
+            return False
+        return self.max_age is None or 0 <= clock() - entry.checked < self.max_age
 
     def _asked(self, key: str, limit: int = NO_LIMIT, *, anew: bool = False) -> _Entry | None:
         """The value in the inner store."""
-        began, number, stale = clock(), self._kept.number(), None if anew else self._find(key)
-        if self._is_fresh(stale):  # Another thread has just read it.
+        began, number, stale = clock(), self._kept.number(), self._find(key)
+        if not anew and self._is_fresh(stale, key):  # Another thread has just read it.
             return stale
-        found = self._read(key, limit, began, stale)
+        found = self._read(key, limit, began, None if anew else stale)
+        below = below_document(key)
+        if below is not None and stale is not None and (found is None or found.value != stale.value):
+            self._forget(key, prefix=below)  # Chunks of before are not decoded by the document of now.
+            number = self._kept.number()
         if found is not None:
             self._keep(key, _WHOLE, found, number)
         elif anew or stale is not None:
@@ -413,7 +438,7 @@ class CacheStore(WrapperStore):
 
     def get(self, key: str, byte_range: Part = None, *, into: Into = None, limit: int = NO_LIMIT) -> Found:
         entry = self._find(key)
-        is_fresh = self._is_fresh(entry)
+        is_fresh = self._is_fresh(entry, key)
         if byte_range is not None and not is_fresh:
             return part_of(self, key, byte_range)
         self._kept.count(is_fresh)
@@ -431,10 +456,10 @@ class CacheStore(WrapperStore):
             found = self._asked(key, anew=True)
             return None if found is None else BytesValue(found.value, found.version)
         began, number, entry = clock(), self._kept.number(), self._find(key)
-        if self._is_fresh(entry):
+        if self._is_fresh(entry, key):
             return self._hit(entry)
         head = self._find(key, _HEAD)
-        if self._is_fresh(head):
+        if self._is_fresh(head, key):
             return _Parts(self, key, None, head, number)
         value = self.inner.open(key, first)
         if value is None:
@@ -460,7 +485,11 @@ class CacheStore(WrapperStore):
 
     def put(self, key: str, pieces: Sequence[Buffer] | None, *, if_version: object = ANY) -> bool:
         with self._writing(key):
-            return super().put(key, pieces, if_version=if_version)
+            is_stored = super().put(key, pieces, if_version=if_version)
+        if is_stored and pieces is not None and below_document(key) is not None:
+            data = joined(pieces)  # What others make of it is compared with this.
+            self._keep(key, _WHOLE, _Entry(data, None, len(data), clock()), self._kept.number())
+        return is_stored
 
     def erase(self, *keys: str) -> None:
         with self._writing(*keys):

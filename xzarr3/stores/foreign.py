@@ -26,6 +26,7 @@ from xzarr3.errors import StoreError, shorten
 from xzarr3.parallel import parallel_map, undisturbed
 from xzarr3.stores.base import Names, Store, Traits, called_as
 from xzarr3.stores.in_flight import Estimate, reserved
+from xzarr3.stores.keys import DOCUMENTS
 from xzarr3.stores.local.store import LocalStore
 from xzarr3.stores.locks import fork_safe
 from xzarr3.stores.values import BytesValue, Value, WholeValue, cut, joined
@@ -34,7 +35,6 @@ from xzarr3.tracing.events import sent
 Result = TypeVar("Result")
 
 _MANY: Final = 64  # Requests at a time.
-_DOCUMENTS: Final = frozenset(("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"))
 """Names that are never prefixes, so that listing a group needs no request to tell."""
 _DOING: Final = {"head": "find", "put": "write", "delete": "erase", "list": "list"}
 _ERRORS: Final = (
@@ -209,7 +209,7 @@ class ForeignStore(Store):
     def list_dir(self, prefix: str) -> tuple[Names, Names]:
         found = self._ask("list", prefix, _all_of(self.foreign.list_dir(prefix.rstrip("/"))))
         names = {prefix + name.rstrip("/") for name in found if name.strip("/")}
-        unclear = sorted(names - {prefix + name for name in _DOCUMENTS})
+        unclear = sorted(names - {prefix + name for name in DOCUMENTS})
         are_keys = parallel_map(self._has, unclear, _MANY)
         folders = {name for name, is_key in zip(unclear, are_keys, strict=True) if not is_key}
         return names - folders, {f"{name}/" for name in folders}

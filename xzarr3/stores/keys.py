@@ -6,6 +6,8 @@ from xzarr3.errors import InvalidKeyError, shorten
 
 OWN = ".xzarr3-"
 """How the names begin of what writers keep beside nodes."""
+DOCUMENTS = frozenset(("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"))
+"""The names of the documents of versions 3 and 2."""
 _BEGINS = ("", "/", ".")  # Of keys that are invalid or may be.
 _ACCEPTED_KEY = "names separated by single '/', relative, none of them empty, '.' or '..'"
 
@@ -55,3 +57,19 @@ def check_prefix(prefix: str) -> str:
             raise InvalidKeyError(f"invalid prefix {shorten(prefix)}; accepted: '' or a key followed by '/'")
         check_key(prefix[:-1])
     return prefix
+
+
+def below_document(key: str) -> str | None:
+    """The prefix of all that a document tells how to read; None if the key is not that of a document.
+
+    A document of the draft tells of what has another prefix, so everything counts.
+
+    Examples
+    --------
+    >>> below_document("ocean/zarr.json"), below_document(".zmetadata"), below_document("ocean/c/0")
+    ('ocean/', '', None)
+    """
+    above, slash, name = key.rpartition("/")
+    if name in DOCUMENTS:
+        return above + slash
+    return "" if name.endswith((".array.json", ".group.json")) else None
