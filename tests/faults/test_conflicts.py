@@ -40,60 +40,33 @@ from xzarr3.errors import ChangedError, ConflictError, OutcomeUnknownError, Sele
 from xzarr3.io.selection import basic_selection
 from xzarr3.nodes import seen
 from xzarr3.nodes.resize import resized
-from xzarr3.stores import ANY, BytesValue, Value
-from xzarr3.stores.values import ABSENT
+from xzarr3.stores import ANY
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 FORMATS = (3, 2, "3-draft")
 
 
-class RacingStore(MemoryStore):
+class RacingStore(WaitingStore):
     """Where others are faster: every now and then somebody else changes a value just before it is replaced.
 
     Each instance stands for a process of its own: the values are shared, the locks are not.
     """
 
-    def __init__(self, shared: RacingStore | None = None) -> None:
+    traits = msgspec.structs.replace(WaitingStore.traits, concurrency=MemoryStore.traits.concurrency)
+
+    def __init__(self, shared: WaitingStore | None = None) -> None:
         super().__init__()
         self.lose: Callable[[str], bool] = lambda key: False
-        self.pauses: Callable[[str, str], None] = lambda operation, key: None
-        self._generations: dict[str, int] = {}
         if shared is not None:
             self._values, self._lock = shared._values, shared._lock
-            self._generations = shared._generations
-
-    traits = msgspec.structs.replace(MemoryStore.traits, conditional="service", tells_changes=False)
-
-    def versions(self, keys: Sequence[str]) -> Sequence[object | None]:
-        return [None] * len(keys)
-
-    def open(self, key: str, first: Any = None, version: object | None = None) -> Value | None:
-        self.pauses("get", key)
-        with self._lock:
-            value = self._values.get(key)
-            return None if value is None else BytesValue(value, self._now(key))
-
-    def _now(self, key: str) -> object:
-        return self._generations.get(key, 0) if key in self._values else ABSENT
 
     def erase(self, *keys: str) -> None:
         self.pauses("erase", keys[0])
         super().erase(*keys)
 
     def put(self, key: str, pieces: Sequence[Buffer] | None, *, if_version: object = ANY) -> bool:
-        if if_version is not ANY:
-            if self.lose(key):
-                return False
-            self.pauses("set", key)
-        with self._lock:
-            if if_version not in (ANY, self._now(key)):
-                return False
-            self._generations[key] = self._generations.get(key, 0) + 1
-            if pieces is None:
-                self._values.pop(key, None)
-            else:
-                self._values[key] = b"".join(pieces)
-            return True
+        is_lost = if_version is not ANY and self.lose(key)
+        return not is_lost and super().put(key, pieces, if_version=if_version)
 
 
 def wait_at_most(store: Any, seconds: float) -> None:
@@ -105,7 +78,7 @@ def twins(store: RacingStore, number: int, pause: float = 0, dice: random.Random
     found = [RacingStore(store) for _ in range(number)]
     for own in found:
         if dice is not None:
-            own.pauses = lambda operation, key: time.sleep(dice.random() * pause)
+            own.before = lambda operation, key: time.sleep(dice.random() * pause)
     return found
 
 
@@ -219,7 +192,7 @@ def test_what_changes_just_before_a_hierarchy_is_consolidated_is_in_it(zarr_form
         if (operation, asked) == ("set", key) and "late" not in late.attrs:
             late.attrs["late"] = 1  # There are no consolidated metadata yet that it would have to change.
 
-    own.pauses = pause
+    own.before = pause
     for group in (xzarr3.consolidate_metadata(own), xzarr3.open_group(store)):
         assert group["x"].attrs["late"] == 1
 
@@ -246,7 +219,7 @@ def test_copies_are_true_whenever_others_change_nodes_that_grow(zarr_format: Any
             asked = itertools.count()
 
             acts: Any = {n: partial(other, another)}
-            own.pauses = lambda *_, acts=acts, asked=asked: acts.pop(next(asked), int)()  # type: ignore[misc]
+            own.before = lambda *_, acts=acts, asked=asked: acts.pop(next(asked), int)()
             try:
                 xzarr3.to_zarr(data, own, group=group, append_dim="x", check_labels=False)
                 outcomes.add("appended")
@@ -333,7 +306,7 @@ def slow_append() -> Iterator[tuple[Any, Any, Any]]:
             reached.set()
             assert go_on.wait(120)
 
-    slow.store.pauses = pause
+    slow.store.before = pause
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(slow.append, np.array([10, 11, 12]))
         assert reached.wait(120)
@@ -440,7 +413,7 @@ def test_appending_with_lost_leases(monkeypatch: pytest.MonkeyPatch) -> None:
         rows = {100 * n + 1: list(range(100 * n + 1, 100 * n + 4 + n)) for n in range(4)}
 
         def append(own: RacingStore, block: list[int], dice: random.Random = dice) -> None:
-            own.pauses = lambda operation, key: time.sleep(dice.choice([0, 0, 0, 0.003, 0.01]))
+            own.before = lambda operation, key: time.sleep(dice.choice([0, 0, 0, 0.003, 0.01]))
             wait_at_most(own, 100)
             xzarr3.open_array(own, mode="r+").append(as_rows(block))
 
@@ -518,20 +491,13 @@ def _is_of_another_length(one: bytes, pieces: Sequence[Buffer] | None) -> bool:
     return bool(json.loads(one)["shape"] != json.loads(other)["shape"])
 
 
-def elsewhere(store: WaitingStore) -> WaitingStore:
-    """The same store in another process, whose locks are others."""
-    other = WaitingStore()
-    other._values = store._values
-    return other
-
-
 def appends_to_it(number: int) -> Callable[[WaitingStore], None]:
     """Somebody who does not know that the writer still lives."""
 
     def append(store: WaitingStore) -> None:
         said = json.loads(store._values[lease.NAME])
         store._values[lease.NAME] = json.dumps({**said, "left": True}).encode()
-        array = xzarr3.open_array(elsewhere(store), mode="r+")
+        array = xzarr3.open_array(RacingStore(store), mode="r+")
         for n in range(number):
             array.append(np.array([100 + n]))
 
@@ -539,7 +505,7 @@ def appends_to_it(number: int) -> Callable[[WaitingStore], None]:
 
 
 def describes_it(store: WaitingStore) -> None:
-    xzarr3.open_array(elsewhere(store), mode="r+").attrs["a"] = 1
+    xzarr3.open_array(RacingStore(store), mode="r+").attrs["a"] = 1
 
 
 def rewrites_it(store: WaitingStore) -> None:
@@ -547,16 +513,13 @@ def rewrites_it(store: WaitingStore) -> None:
 
 
 ANSWERS = {
-    "conflict": False,
+    "conflict": False, "failure": StoreError("no answer"),
     "unknown": OutcomeUnknownError("others were there"),
-    "failure": StoreError("no answer"),
-}
+}  # fmt: skip
 BESIDES: dict[str, Callable[[Any], object]] = {
-    "nobody": lambda _: None,
-    "described": describes_it,
-    "rewritten": rewrites_it,
+    "nobody": lambda _: None, "described": describes_it, "rewritten": rewrites_it,
     "appended": appends_to_it(2),
-}
+}  # fmt: skip
 
 
 def unheard(answer: str, beside: Callable[[Any], object], stores: bool) -> tuple[Unheard, xzarr3.Array]:
@@ -723,10 +686,10 @@ def test_an_append_that_fails_erases_nothing_of_an_array_of_another_kind() -> No
 
     def pause(operation: str, key: str) -> None:
         if (operation, key) == ("set", array._key):
-            store.pauses = lambda *_: None
+            store.before = None
             xzarr3.to_zarr(xr.Dataset({"v": ("x", new)}), store, mode="w", encoding=encoding)
 
-    store.pauses = pause
+    store.before = pause
     refused(ChangedError, "was removed or replaced", lambda: array.append(np.ones(4)))
     assert xzarr3.open_array(store, "v")[:].tolist() == new.tolist()
 
