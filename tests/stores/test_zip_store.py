@@ -642,15 +642,10 @@ def test_somebody_else_changes_it_meanwhile(path: Path, old: dict[str, bytes], c
     assert draft_of(path).name not in os.listdir(path.parent)
 
 
-def _plant_a_link(base: Path) -> None:
-    (base / "outside" / "victim").write_bytes(b"alive")
-    os.symlink(base / "outside" / "victim", draft_of(base / "store" / "x.zip"))
-
-
-@unprivileged(_plant_a_link)
+@unprivileged()
 def test_temporary_file_that_is_a_link_is_not_followed(base: Path) -> None:
+    os.symlink(base / "canary.txt", draft_of(base / "store" / "x.zip"))
     refused(StoreError, r"x\.zip", lambda: ZipStore(base / "store" / "x.zip", mode="w"))
-    assert (base / "outside" / "victim").read_bytes() == b"alive"
 
 
 @unprivileged()
@@ -664,24 +659,6 @@ def test_what_may_not_be_written_or_read(base: Path) -> None:
         said = "may read" if how == "r" else "may write"
         refused(xzarr3.StorePermissionError, said, lambda: ZipStore(folder / name, mode=how))  # type: ignore[arg-type] # noqa: B023
         assert os.listdir(folder) == ["x.zip"]
-
-
-def test_damaged_values_are_noticed(path: Path) -> None:
-    packed({"a": b"x" * 1000, "b": b"y" * 1000}, path)
-    data = bytearray(path.read_bytes())
-    data[500] ^= 1
-    path.write_bytes(data)
-    store = ZipStore(path)
-    refused(
-        StoreError, r"key 'a' of .*x\.zarr\.zip.*CRC mismatch",
-        lambda: store.get("a"),
-        lambda: store.get("a", (0, None)),
-        lambda: store.open("a").read_into(0, memoryview(bytearray(1000))),
-        lambda: store.open("a").read_ranges([0], [1000]),
-        lambda: store.get_values(["a"]),
-    )  # fmt: skip
-    assert store.get("a", (0, 999))[:3] == b"xxx", "of parts nothing is known"
-    assert store.get("b") == b"y" * 1000
 
 
 def test_file_that_is_cut_off_under_its_reader(path: Path) -> None:
@@ -873,11 +850,12 @@ def test_member_that_cannot_be_read(path: Path, name: str, is_last: bool) -> Non
 
     def expect(store: ZipStore) -> None:
         assert ("bad" in set(store.list()), store.exists("bad")) == (True, True)
+        value, size = store.open("bad"), min(entry.size, 10**6)
         refused(
             StoreError, rf"key 'bad' of .*zip.*({match})",
-            lambda: store.get("bad"),
-            lambda: store.get_partial_values([("bad", (0, None))]),
-            lambda: store.open("bad").read(0),
+            *(lambda: store.get("bad"), lambda: store.get("bad", (0, None)), lambda: value.read(0)),
+            *(lambda: store.get_values(["bad"]), lambda: value.read_ranges([0], [size])),
+            lambda: value.read_into(0, memoryview(bytearray(size))),
         )  # fmt: skip
         assert store.get("last") == b"l" * 600
 
@@ -889,6 +867,8 @@ def test_member_that_cannot_be_read(path: Path, name: str, is_last: bool) -> Non
     writing(path, "a", new=b"new").close()
     expect(ZipStore(path))
     assert ZipStore(path).get("new") == b"new"
+    if name == "wrong checksum":
+        assert ZipStore(path).get("bad", (0, 2)) == b"xy", "of parts nothing is known"
 
 
 def test_members_that_overlap_are_refused(path: Path) -> None:
@@ -943,7 +923,7 @@ def test_memory_is_bounded(base: Path) -> None:
         out.truncate(2**40)
         out.seek(2**40)
         out.write(wide_end(2**33, 2**39, 2**39) + built([], **FULL, place=0xFFFFFFFF))
-    refused(StoreError, "directory", lambda: ZipStore(place))
+    refused(StoreError, r"directory has \d+ bytes, \d+ at most", lambda: ZipStore(place))
     place.write_bytes(built([Entry(b"bad", b"\0" * 2**26, method=8, size=100)]))
     begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     refused(StoreError, "does not inflate to the 100 bytes", lambda: ZipStore(place).get("bad"))
@@ -971,12 +951,6 @@ def test_key_that_a_zip_cannot_name(path: Path) -> None:
         for key in ("\udc80", "x" * 70_000):
             refused(InvalidKeyError, "accepted", partial(store.set, key, b""))
     assert verified(path) == contents(ZipStore(path)) == {"y" * 65_535: b"long"}
-
-
-def test_directory_larger_than_is_read_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packed({f"k/{at}": b"" for at in range(100)}, path)
-    monkeypatch.setattr("xzarr3.stores.zip.LARGEST_DIRECTORY", 1000)
-    refused(StoreError, r"directory has \d+ bytes, 1000 at most", lambda: ZipStore(path))
 
 
 def readable(store: Store) -> dict[str, bytes | None]:
