@@ -29,6 +29,7 @@ from _damage import failing, files, os_error
 from _peers import CRC32C, blosc, codec
 from _things import refused
 from _unprivileged import run_child, unprivileged
+from _waiting import WaitingStore
 from dask import threaded
 
 import xzarr3
@@ -39,7 +40,6 @@ from xzarr3.dask import from_zarr
 from xzarr3.dask import store as store_dask
 from xzarr3.parallel import Pool, cores, undisturbed, waiters
 from xzarr3.stores.local import system
-from xzarr3.stores.values import Value
 
 # The faults are injected into functions of Python.
 pytestmark = pytest.mark.usefixtures("python_executor")
@@ -494,39 +494,20 @@ def test_interrupted_erasure(local_store: LocalStore, monkeypatch: pytest.Monkey
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-class SlowStore(MemoryStore):
-    traits = msgspec.structs.replace(MemoryStore.traits, request_bytes=2**20)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.accesses = 0
-        self.delay = 0.0
-        self.trouble: Callable[[], object] = lambda: None
+class SlowStore(WaitingStore):
+    traits = msgspec.structs.replace(MemoryStore.traits, request_bytes=2**20, tells_changes=False)
+    accesses = 0
 
     @contextmanager
     def troubled(self, trouble: Callable[[], object]) -> Iterator[None]:
-        self.accesses, self.delay, self.trouble = 0, 0.001, trouble
-        try:
-            yield
-        finally:
-            self.delay, self.trouble = 0.0, lambda: None
+        def before(*request: str) -> None:
+            self.accesses += 1
+            time.sleep(0.001)
+            self.trouble()
 
-    def _access(self) -> None:
-        self.accesses += 1
-        time.sleep(self.delay)
-        self.trouble()
-
-    def get(self, key: str, byte_range: Any = None) -> Buffer | None:
-        self._access()
-        return super().get(key, byte_range)
-
-    def open(self, key: str, first: Any = None, version: object | None = None) -> Value | None:
-        self._access()
-        return super().open(key, first, version)
-
-    def put(self, key: str, pieces: Any) -> None:  # type: ignore[override]
-        self._access()
-        super().put(key, pieces)
+        self.accesses, self.trouble, self.before = 0, trouble, before
+        yield
+        self.before = None
 
 
 def _fail_in_other_threads() -> None:

@@ -383,6 +383,9 @@ def test_statuses_that_mean_absence(fault_server: FaultServer, service: str) -> 
         fault_server.fault("status", PATH, status=403, times=1, body=f"<Error><Code>{code}</Code></Error>")
         refused(StorePermissionError, code, lambda: lenient.get("a"))
     assert not any(ask(strict) for ask in asks)
+    if service == "s3":  # A bucket of another region.
+        fault_server.fault("status", PATH, status=301)
+        refused(StoreError, "status 301.*region=", lambda: strict.get("a"))
 
 
 def test_an_answer_about_something_else_is_no_absence(fault_server: FaultServer) -> None:
@@ -946,9 +949,3 @@ def test_ready_stores(fault_server: FaultServer, tmp_path: Path) -> None:
     run_child(lambda: refused(StoreError, "forked", lambda: memory.get("c"))).checked()
     refused(TypeError, "not a store", lambda: ObjectStore(object()))
     refused(TypeError, "ready store", lambda: ObjectStore(ready, storage_options={"anon": True}))
-
-
-def test_a_bucket_of_another_region_is_told_so(fault_server: Any) -> None:
-    fault_server.fault("status", "/b/*", status=301)
-    store = ObjectStore("s3://b/x", storage_options=fault_server.storage_options)
-    refused(StoreError, "status 301.*region=", lambda: store.get("a"))

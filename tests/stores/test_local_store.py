@@ -82,7 +82,6 @@ def test_local_store_options_travel(tmp_path: Path) -> None:
     hasty = plain.with_traits(conflict_deadline=5.0)
     assert pickle.loads(pickle.dumps(hasty)).traits.conflict_deadline == 5.0
     assert LocalStore(tmp_path, locks=False).traits.conditional == "threads"
-    assert (plain.traits.durable, LocalStore(tmp_path, fsync=True).traits.durable) == (False, True)
 
 
 def test_put_refuses_a_directory_that_was_there_elsewhere(store: LocalStore) -> None:
@@ -382,11 +381,6 @@ def test_lock_of_a_removed_file_whose_link_is_still_counted(store: LocalStore, b
         assert os.path.samestat(os.fstat(held.descriptor), os.stat(held.name))
 
 
-def test_lock_that_nobody_holds_in_a_variable_is_free(tmp_path: Path) -> None:
-    _try(str(tmp_path / "k"))  # Ctrl-C may lose it so.
-    _try(str(tmp_path / "k"), 0).close()
-
-
 def test_lock_is_told_by_the_system(tmp_path: Path) -> None:
     if not system.HAS_OFD:
         pytest.skip("this system has no locks of open files")
@@ -406,6 +400,7 @@ def test_lock_leaves_no_descriptors_open(store: LocalStore) -> None:
         compare(store, "a/b", b"1")
         update(store, "a/b", lambda stored: UNCHANGED)
         refused(LookupError, None, lambda: update(store, "a/b", fail))
+        _try(os.path.join(store.root, "k"))  # Ctrl-C may lose a lock so.
     assert len(os.listdir("/proc/self/fd")) == before
     assert (list(local_files._open_ones), local_files.held()) == ([], {})
 
@@ -560,6 +555,9 @@ def test_put_is_on_the_disk(put: Any, tmp_path: Path, monkeypatch: pytest.Monkey
         assert (folder in made) is new
         for path in made:
             assert _synced_after(done, ("mkdir", path), os.path.dirname(path) or "."), path
+    with recorded(monkeypatch, tmp_path) as done:
+        put(LocalStore(tmp_path / "quick"))
+    assert "fsync" not in {name for name, _ in done}
 
 
 @pytest.mark.parametrize("erase", [
@@ -580,14 +578,6 @@ def test_erase_is_on_the_disk(others: Any, erase: Any, tmp_path: Path, monkeypat
     for step in steps:
         folder = os.path.dirname(step[1])
         assert _synced_after(done, step, folder) or not (tmp_path / folder).exists(), step
-
-
-def test_put_without_fsync_does_not_wait_for_the_disk(store: LocalStore, monkeypatch: Any) -> None:
-    with recorded(monkeypatch, Path(store.root)) as done:
-        store.set("a/b", b"value")
-        update(store, "a/b", lambda stored: [b"x"])
-        store.erase("a/b")
-    assert "fsync" not in {name for name, _ in done}
 
 
 def test_put_interrupted_as_it_renames_leaves_the_lock_of_another(store: Any, monkeypatch: Any) -> None:

@@ -20,16 +20,9 @@ from _things import Thing, refused
 from _unprivileged import run_child
 
 import xzarr3
-from xzarr3 import (
-    InvalidKeyError,
-    LocalStore,
-    MemoryStore,
-    ReadOnlyError,
-    Store,
-    StoreCapabilityError,
-    stores,
-)
+from xzarr3 import InvalidKeyError, LocalStore, MemoryStore, ReadOnlyError, Store, stores
 from xzarr3._types import Buffer, ByteRange
+from xzarr3.errors import StoreCapabilityError
 from xzarr3.stores import ANY, BytesValue, ReadOnlyStore, Value, WrapperStore, cut, update, versioned
 from xzarr3.stores.values import OversizedError
 from xzarr3.testing import CHECKS, StoreCheckError, check_store
