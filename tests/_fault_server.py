@@ -57,8 +57,7 @@ KINDS = {
     "narrow-range": "206 with the first half of the range, and says so",
     "html": "200 with a page that asks for a password",
     "redirect": "`status` (302) to `location` (a page that asks for a password)",
-    "headers": "the ordinary answer with `headers` replaced, without those that are None",
-    "no-etag": "the ordinary answer without ETag and generation",
+    "headers": "the ordinary answer with `headers` replaced, without those that are None, as in any answer",
     "lost-answer": "the request is carried out, then the connection is reset",
     "ignore-conditions": "If-Match, If-None-Match and generations have no effect on puts and deletions",
     "no-conditions": "501 for a request that puts or deletes under a condition",
@@ -258,19 +257,14 @@ class _State:
             case "wrong-range":
                 self._shift(request, told.get("shift", 1))
         answer = self.answer(request)
-        match kind:
-            case "narrow-range" if answer.status == 206:
-                answer.body = answer.body[: max(len(answer.body) // 2, 1)]
-                start, size = re.findall(r"\d+", answer.headers["Content-Range"])[::2]
-                stop = int(start) + len(answer.body) - 1
-                answer.headers["Content-Range"] = f"bytes {start}-{stop}/{size}"
-            case "no-etag":
-                for name in ("ETag", "x-goog-generation"):
-                    answer.headers.pop(name, None)
-            case "headers":
-                changed = {name.lower() for name in told["headers"]}
-                kept = {k: v for k, v in answer.headers.items() if k.lower() not in changed}
-                answer.headers = kept | {k: v for k, v in told["headers"].items() if v is not None}
+        if kind == "narrow-range" and answer.status == 206:
+            answer.body = answer.body[: max(len(answer.body) // 2, 1)]
+            start, size = re.findall(r"\d+", answer.headers["Content-Range"])[::2]
+            answer.headers["Content-Range"] = f"bytes {start}-{int(start) + len(answer.body) - 1}/{size}"
+        if headers := told.get("headers"):
+            changed = {name.lower() for name in headers}
+            kept = {k: v for k, v in answer.headers.items() if k.lower() not in changed}
+            answer.headers = kept | {k: v for k, v in headers.items() if v is not None}
         return answer
 
     def _shift(self, request: _Request, by: int) -> None:

@@ -10,6 +10,7 @@ import pytest
 from _defects import Planter, healthy
 from _kinds import Unlisted
 from _recording import heard
+from _things import refused
 
 import xzarr3
 from xzarr3 import MemoryStore, NodeNotFoundError, StoreError
@@ -107,10 +108,8 @@ def test_arguments_are_checked() -> None:
     store = MemoryStore()
     xzarr3.create_group(store, "sub")
     store.erase("zarr.json")
-    with pytest.raises(NodeNotFoundError, match="it has: 'sub'"):
-        xzarr3.check(store)
-    with pytest.raises(NodeNotFoundError, match="'/no/such'"):
-        xzarr3.check(store, "no/such")
+    refused(NodeNotFoundError, "it has: 'sub'", lambda: xzarr3.check(store))
+    refused(NodeNotFoundError, "'/no/such'", lambda: xzarr3.check(store, "no/such"))
 
 
 @pytest.mark.parametrize(("decode", "number", "errors"), [("sample", 8, 2), ("all", 100, 3), ("none", 0, 0)])

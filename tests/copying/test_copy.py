@@ -12,6 +12,7 @@ import pytest
 import xarray as xr
 from _conformance import contents
 from _fault_server import FaultServer
+from _things import refused
 from _waiting import WaitingStore
 
 import xzarr3
@@ -143,8 +144,7 @@ def test_recoding_makes_it_sayable() -> None:
     again = xzarr3.copy(store, MemoryStore(), compressors=ZstdCodec(level=9))["a"]
     assert (again.shards, again.compressors) == ((4, 8), (ZstdCodec(level=9),))
     np.testing.assert_array_equal(again[...], data)
-    with pytest.raises(MetadataError, match="shards"):
-        xzarr3.copy(store, MemoryStore(), shards=(3, 8))
+    refused(MetadataError, "shards", lambda: xzarr3.copy(store, MemoryStore(), shards=(3, 8)))
 
 
 def test_what_xarray_masks_stays_masked(tmp_path: Path) -> None:
@@ -182,8 +182,7 @@ def test_existing_nodes_are_refused(tmp_path: Path) -> None:
     xzarr3.copy(store, store, source_path="f4", path="twin")
     np.testing.assert_array_equal(xzarr3.open_array(store, "twin")[...], xzarr3.open_array(store, "f4")[...])
     xzarr3.create_group(other, "there")
-    with pytest.raises(NodeExistsError, match="overwrite"):
-        xzarr3.copy(store, other, source_path="deep", path="there")
+    refused(NodeExistsError, "overwrite", lambda: xzarr3.copy(store, other, source_path="deep", path="there"))
     xzarr3.copy(store, other, source_path="deep", path="there", overwrite=True)
     assert "er/sparse" in xzarr3.open_group(other, "there")
 
@@ -248,8 +247,7 @@ def test_a_failed_copy_leaves_what_was_there(store: Store, path: str) -> None:
 
     source = Broken()
     xzarr3.create_array(source, data=np.arange(10), chunks=2)
-    with pytest.raises(xzarr3.StoreError, match="cannot be read"):
-        xzarr3.copy(source, store, path=path)
+    refused(xzarr3.StoreError, "cannot be read", lambda: xzarr3.copy(source, store, path=path))
     assert contents(store) == {}
     xzarr3.create_array(store, path, data=np.ones(3), chunks=1)
     before = contents(store)
@@ -321,8 +319,7 @@ def test_nodes_that_no_group_leads_to_are_not_lost() -> None:
     xzarr3.create_array(store, "g/h/a", data=np.arange(3), zarr_format=2)
     store.erase("g/.zgroup")
     target = MemoryStore()
-    with pytest.raises(MetadataError, match=r"g/h.*no document"):
-        xzarr3.copy(store, target)
+    refused(MetadataError, r"g/h.*no document", lambda: xzarr3.copy(store, target))
     assert list(target.list()) == []
 
 
@@ -441,8 +438,7 @@ def test_a_copy_with_other_filters_and_serializers(old: Any) -> None:
     assert usual.store.get("a/c/0/0") == data[:4, :4].tobytes()
     with pytest.raises(MetadataError, match=r"'/a'.*zstd"):
         xzarr3.copy(store, MemoryStore(), filters="zstd", zarr_format=3)
-    with pytest.raises(MetadataError, match=r"gzip"):
-        xzarr3.copy(store, MemoryStore(), serializer="gzip")
+    refused(MetadataError, r"gzip", lambda: xzarr3.copy(store, MemoryStore(), serializer="gzip"))
 
 
 def test_filters_within_shards_are_left_out() -> None:

@@ -12,7 +12,7 @@ import pytest
 from _graphs import numbers, sample, tasks
 from _recording import recording
 from _slow import slow
-from _things import Thing
+from _things import Thing, refused
 from _unprivileged import run_child
 from dask.array.core import normalize_chunks
 from dask.blockwise import Blockwise
@@ -130,8 +130,7 @@ def test_without_shards_the_chunks_are_the_units() -> None:
     ({"x": 0}, "blocks of length 0"), (Thing(), None),
 ], ids=repr)  # fmt: skip
 def test_what_does_not_fit_is_refused(chunks: Any, match: str | None) -> None:
-    with pytest.raises((ValueError, TypeError, NotImplementedError), match=match):
-        from_zarr(chunked(), chunks=chunks)
+    refused((ValueError, TypeError, NotImplementedError), match, lambda: from_zarr(chunked(), chunks=chunks))
 
 
 @pytest.mark.parametrize("chunks", ["units", "grouped", (7, 9), ((1, 29), (13, 27))], ids=str)

@@ -401,9 +401,9 @@ def fill_and_free(root: Path, fill: Callable[[], object], free: Callable[[], obj
         assert files(store.root) == before
         assert np.array_equal(xzarr3.open_array(store, "x"), noise)
         assert np.array_equal(xzarr3.open_array(store, "y"), noise)
-    emptied[:2048] = 0  # Whatever is full, one can erase.
-    update(store, "c/0", lambda stored: None)
-    store.erase("c/1")
+    store.erase("c/0")  # Whatever is full, one can erase.
+    update(store, "c/1", lambda stored: None)
+    emptied[:2048] = 0
     store.erase_prefix("c/")
     assert before.keys() - files(store.root).keys() == {"c/0", "c/1", "c/2", "z/c/0"}
     free()

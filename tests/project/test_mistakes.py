@@ -9,7 +9,6 @@ import sys
 import traceback
 import zipfile
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 from _conformance import refused
-from _servers import answered_by
+from _fault_server import FaultServer
 
 import xzarr3
 from xzarr3.errors import FULL_TRACEBACK
@@ -57,20 +56,6 @@ VERBS = "call|choose|correct|create|give|install|leave|make|open|pass|pip|raise|
 def test_words_that_no_message_has() -> None:
     not_said = rf"accepted: ({VERBS})\b(?!=)|\b(somebody|someone|whoever)\b"
     assert [text for text in strings() if re.search(not_said, text)] == []
-
-
-class Answers(BaseHTTPRequestHandler):
-    """A web server of which one directory is denied, and nothing else is there."""
-
-    def do_GET(self) -> None:
-        self.send_response(403 if "/denied/" in self.path else 404)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    do_HEAD = do_GET  # noqa: N815 - http.server asks for this name
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Keep the output of the tests clean."""
 
 
 class Things:
@@ -113,8 +98,9 @@ class Things:
 
 @pytest.fixture(scope="module")
 def things(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Things]:
-    with answered_by(Answers) as url:
-        yield Things(tmp_path_factory.mktemp("mistakes"), url)
+    with FaultServer.start() as server:  # Nothing is there, and one directory is denied.
+        server.fault("status", "/denied/*", status=403)
+        yield Things(tmp_path_factory.mktemp("mistakes"), server.url)
 
 
 def made(run: Callable[[], Any]) -> BaseException:

@@ -11,6 +11,7 @@ import xarray as xr
 from _engines import QUIET, NotingStore, check_same, contents
 from _recording import heard
 from _slow import slow, slow_but
+from _things import refused
 from _xarray_datasets import TREES, inheriting_tree, large_tree, mixed_tree
 
 import xzarr3
@@ -167,8 +168,7 @@ def test_a_block_that_fails_leaves_what_was_there(tmp_path: Path, there: bool) -
     before, data = contents(tmp_path), tree().chunk()
     values = dask.array.ones(3, chunks=1).map_blocks(lambda block: 1 // 0, dtype=float, meta=np.empty(0))
     data["/new"] = xr.DataTree(xr.Dataset({"w": ("x", values)}))
-    with pytest.raises(ZeroDivisionError):
-        xzarr3.to_zarr(data, tmp_path, mode="a")
+    refused(ZeroDivisionError, None, lambda: xzarr3.to_zarr(data, tmp_path, mode="a"))
     assert contents(tmp_path) == before
     assert not (tmp_path / "new").exists()
 
@@ -217,8 +217,7 @@ def test_mode_r_plus_sets_values_only() -> None:
     assert found["a/v"].values.tolist() == [3, 4, 5]
     assert found["a/b/w"].values[0].tolist() == [3, 4]
     more["/new"] = xr.DataTree(xr.Dataset({"v": 1}))
-    with pytest.raises(xzarr3.NodeNotFoundError):
-        xzarr3.to_zarr(more, store, mode="r+")
+    refused(xzarr3.NodeNotFoundError, None, lambda: xzarr3.to_zarr(more, store, mode="r+"))
     assert not [key for key in store.changes if key.endswith("zarr.json")]
 
 
