@@ -1,17 +1,108 @@
-"""Every defect is planted in every format that can have it, and is the only finding."""
+"""Stores that are healthy have no findings, each defect is the only one; whatever is stored, a check ends."""
 
 import json
+import random
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
+from _conformance import contents
 from _defects import FORMATS, Planter, healthy
+from _peers import DATA, KEPT_STORES, LIBRARIES, PEERS, SAMPLE_VALUES, SAMPLES, tops
 from _slow import slow
 
 import xzarr3
+from xzarr3 import LocalStore, MemoryStore
 from xzarr3.checks.report import CODES
 from xzarr3.conventions.fill_value_attribute import encode_fill_value
+
+TOPS = [(store, top) for store in KEPT_STORES for top in tops(store)]
+NAMES = [f"{store.relative_to(DATA).as_posix()}:{top}" for store, top in TOPS]
+# What is truly wrong with them, or not read here: GDAL writes null for fill values, which version 3 forbids.
+FINDINGS = {
+    "gdal-3.12.2/v3_complex64:": "document-invalid", "gdal-3.12.2/v3_int16:": "document-invalid",
+    "tensorstore-0.1.86/v2:record": "extension-unknown",  # a field that holds arrays
+    "zarr-python-2.18.7/codecs:": "extension-unknown",
+    "zarr-python-2.18.7/layouts:": "extension-unknown",  # fields of several byte orders
+    "zarr-python-2.18.7/refused:": "extension-unknown", "zarr-python-2.18.7/types:": "extension-unknown",
+    "zarr-python-2.18.7/variable:": "extension-unknown",  # objects by JSON that are no text
+}  # fmt: skip
+
+
+def test_all_writers_are_here() -> None:
+    writers = {store.parent.name.rpartition("-")[0] for store in KEPT_STORES}
+    assert len(writers) >= 6, writers
+    assert len(TOPS) > 70
+
+
+@pytest.mark.parametrize(("store", "top"), TOPS, ids=NAMES)
+def test_kept_store_is_healthy(store: Path, top: str) -> None:
+    report = xzarr3.check(xzarr3.LocalStore(store, read_only=True), top, decode="all")
+    bad = {finding.code for finding in report.findings if finding.severity != "note"}
+    expected = FINDINGS.get(f"{store.relative_to(DATA).as_posix()}:{top}")
+    assert bad == ({expected} if expected else set()), report
+    notes = {finding.code for finding in report.findings} - bad
+    assert notes <= {"chunks-missing", "document-literals"}, report
+    for path, array in report.arrays.items():
+        handle = xzarr3.open_array(store, path)
+        assert (array.shape, array.read) == (handle.shape, array.stored)
+        assert array.nbytes_stored is not None
+
+
+@pytest.mark.parametrize(
+    ("store", "top"),
+    [case if case[0].parent.name == "zarr-python-3.4.2" else slow(*case) for case in TOPS],
+    ids=NAMES,
+)
+def test_truncated_chunks_of_a_kept_store_are_found(store: Path, top: str, tmp_path: Path) -> None:
+    shutil.copytree(store / top, tmp_path / "copy")
+    for path in (tmp_path / "copy").rglob("*"):
+        if path.is_file() and path.suffix != ".json" and not path.name.startswith((".", "zarr.json")):
+            path.write_bytes(path.read_bytes()[:-1])
+    report = xzarr3.check(tmp_path / "copy", decode="all")
+    found = {finding.path for finding in report.findings if finding.severity == "error"}
+    assert {path for path, array in report.arrays.items() if array.stored} <= found, report
+
+
+@pytest.mark.parametrize("peer", PEERS)
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_store_of_an_installed_peer_is_healthy(peer: str, kind: str, tmp_path: Path) -> None:
+    library = LIBRARIES[peer]()
+    library.save(tmp_path / "a", SAMPLES[kind], SAMPLE_VALUES)
+    report = xzarr3.check(tmp_path / "a", decode="all")
+    assert {finding.code for finding in report.findings} <= {"chunks-missing"}, report
+
+
+@pytest.mark.parametrize("engine", ["xzarr3", "zarr"])
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("consolidated", [True, False])
+def test_dataset_of_xarray_is_healthy(
+    engine: str, zarr_format: Any, consolidated: bool, tmp_path: Path
+) -> None:
+    values = np.random.default_rng(0).random((4, 5, 6))
+    dataset = xr.Dataset(
+        {
+            "t2m": (("time", "lat", "lon"), values, {"units": "K"}),
+            "crs": ((), 0, {"grid_mapping_name": "latitude_longitude"}),
+        },
+        {
+            "time": xr.date_range("2001-01-01", periods=4), "lat": np.linspace(-60, 60, 5),
+            "lon": np.arange(0.0, 360.0, 60.0), "height": ((), 2.0), "name": ("lat", [*"abcde"]),
+            "step": ("time", np.arange(4).astype("m8[h]").astype("m8[ns]")),
+        },
+    )  # fmt: skip
+    dataset.t2m.attrs["grid_mapping"] = "crs"
+    write: Any = xzarr3.to_zarr if engine == "xzarr3" else xr.Dataset.to_zarr
+    write(dataset, tmp_path / "s", zarr_format=zarr_format, consolidated=consolidated)
+    report = xzarr3.check(tmp_path / "s", decode="all")
+    assert {finding.severity for finding in report.findings} <= {"note"}, report
+
 
 EMPTY = 2**64 - 1
 
@@ -202,3 +293,106 @@ def test_every_code_is_planted() -> None:
     elsewhere = {code for code in CODES if code.startswith("write-")}
     elsewhere |= {"keys-unlisted", "chunks-large", "chunk-unreadable", "consolidated-invalid"}
     assert {code for code, *_ in DEFECTS.values()} == CODES.keys() - elsewhere
+
+
+DATA = Path(__file__).parents[1] / "data"
+KEPT = ("zarr-python-3.4.2/layouts3", "zarr-python-2.18.7/layouts", "tensorstore-0.1.86/v3",
+        "netcdf-c-4.10.1/nczarr")  # fmt: skip
+
+
+def flip_bits(chance: random.Random, store: MemoryStore, key: str) -> None:
+    value = bytearray(store.get(key) or b"x")
+    for _ in range(chance.randint(1, 4)):
+        value[chance.randrange(len(value))] = chance.randrange(256)
+    store.set(key, bytes(value))
+
+
+def cut(chance: random.Random, store: MemoryStore, key: str) -> None:
+    value = bytes(store.get(key) or b"")
+    store.set(key, value[: chance.randint(0, len(value))])
+
+
+def grow(chance: random.Random, store: MemoryStore, key: str) -> None:
+    store.set(key, bytes(store.get(key) or b"") + chance.randbytes(chance.randint(1, 50)))
+
+
+def move(chance: random.Random, store: MemoryStore, key: str) -> None:
+    other = chance.choice(sorted(contents(store)))
+    value = store.get(key)
+    store.set(other, value if value is not None else b"")
+    store.erase(key)
+
+
+def number(chance: random.Random, store: MemoryStore, key: str) -> None:
+    """Change a number in a document, to a very large one for instance."""
+    text = bytes(store.get(key) or b"")
+    at = [place for place, octet in enumerate(text) if 48 <= octet <= 57]
+    if at:
+        place = chance.choice(at)
+        new = chance.choice([b"0", b"-1", b"9" * 25, b"1e9", b"9007199254740993", b'"x"', b"null", b"[]"])
+        store.set(key, text[:place] + new + text[place + 1 :])
+
+
+def damaged(values: dict[str, bytes], seed: int) -> MemoryStore:
+    chance = random.Random(seed)
+    store = MemoryStore(dict(values))
+    for _ in range(chance.randint(1, 5)):
+        keys = sorted(contents(store))
+        documents = [key for key in keys if "json" in key or "/.z" in f"/{key}"]
+        key = chance.choice(documents if chance.random() < 0.5 and documents else keys)
+        chance.choice((flip_bits, cut, grow, move, number))(chance, store, key)
+    return store
+
+
+def assert_report(store: Any) -> None:
+    before = contents(store)
+    try:
+        report = xzarr3.check(store, decode="all")
+    except xzarr3.NodeNotFoundError:
+        return
+    assert json.loads(json.dumps(report.to_json()))["ok"] == report.ok
+    assert len(str(report).splitlines()) <= 40
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize("zarr_format", FORMATS)
+def test_damaged_store(zarr_format: Any) -> None:
+    store = healthy(zarr_format)
+    if zarr_format == 3:
+        Planter(store, 3).shards()
+    values = contents(store)
+    for seed in range(120):
+        assert_report(damaged(values, seed))
+
+
+def test_damaged_store_of_another_writer() -> None:
+    for name in KEPT:
+        values = contents(LocalStore(DATA / name, read_only=True))
+        for seed in range(8):
+            assert_report(damaged(values, seed))
+
+
+def test_chunks_that_no_memory_holds_are_not_decoded() -> None:
+    array = xzarr3.create_array(MemoryStore(), shape=2**33, chunks=2**33, dtype="i1", dimension_names=["x"])
+    array.store.set("c/0", b"\x28\xb5\x2f\xfd")
+    report = xzarr3.check(array.store, decode="all")
+    assert [finding.code for finding in report.findings] == ["chunks-large"]
+    assert report.arrays[""].read == 0
+
+
+@pytest.mark.parametrize("chunks", [1, 2**40])
+def test_coordinate_of_any_length_is_looked_at_in_bounded_time(chunks: int) -> None:
+    store = MemoryStore()
+    xzarr3.create_array(store, "x", shape=2**55, chunks=chunks, dtype="f8", dimension_names=("x",))
+    codes = [finding.code for finding in xzarr3.check(store, "x", decode="all").findings]
+    assert set(codes) <= {"coordinate-fill", "chunks-large"}
+
+
+def test_xarray_is_not_imported(tmp_path: Path) -> None:
+    options = {"attributes": {"scale_factor": 0.5}, "dimension_names": ("x",)}
+    xzarr3.create_array(tmp_path / "packed", data=[1, 2], **options)
+    program = (
+        "import sys, xzarr3; assert 'xzarr3.checks' not in sys.modules; "
+        "assert xzarr3.check(sys.argv[1]).ok; assert 'xarray' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "packed")], check=True, timeout=120)

@@ -1,21 +1,32 @@
-"""The report as text and JSON, and the arguments of a check; ``cli`` tests the command."""
+"""What a check says: its text, JSON and arguments; large stores; writers that run or were killed."""
 
 import json
+import os
 import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import xarray as xr
+from _conformance import contents
 from _defects import Planter, healthy
+from _fault_server import FaultServer
+from _killed import MortalStore
 from _kinds import Unlisted
 from _recording import heard
-from _things import refused
+from _things import measured, refused
 
 import xzarr3
-from xzarr3 import MemoryStore, NodeNotFoundError, StoreError
+from xzarr3 import LocalStore, MemoryStore, NodeNotFoundError, Store, StoreError
 from xzarr3.checks.report import CODES
-from xzarr3.stores import WrapperStore
+from xzarr3.commit.lease import Holder, Lease, lease_key
+from xzarr3.stores import Key, WrapperStore
 
 EMPTY = "the stored value has no bytes; its writer was probably cut off"
 
@@ -182,3 +193,230 @@ def test_store_that_cannot_list_is_checked_by_its_consolidated_metadata(zarr_for
     store.set(plant.chunk("packed", 1, 1), b"\xff no chunk")
     codes = {each.code for each in xzarr3.check(Unlisted(store), decode="all").errors}
     assert codes == {"chunk-empty", "chunk-damaged"}
+
+
+NUMBER = 20_000
+KEYS = {
+    "whole": "a/c/{}/0", "holes": "a/c/{}/0", "outside": "a/c/{}/7", "foreign": "a/notes-{}.txt",
+    "temporary": "a/c/{}.partial", "orphans": "lost-{}/c/0",
+}  # fmt: skip
+
+
+class Synthetic(Store):
+    """Holds the documents of an array, and lists as many keys as it is asked for, of a kind in ``KEYS``."""
+
+    def __init__(self, kind: str, number: int) -> None:
+        super().__init__(read_only=True)
+        self.kind, self.number = kind, number
+        held = MemoryStore()
+        root = xzarr3.create_group(held)
+        length = 2 * number if kind == "holes" else number
+        root.create_array("a", shape=(length, 4), chunks=(1, 4), dtype="int16", compressors=None)
+        self.documents = {key: bytes(held.get(key) or b"") for key in held.list()}
+        self.value = np.ones(4, "int16").tobytes()
+
+    def get(self, key: str, byte_range: Any = None) -> Any:
+        if key in self.documents:
+            return self.documents[key]
+        return self.value if key.startswith("a/c/") else None
+
+    def list_dir(self, prefix: str) -> tuple[set[str], set[str]]:
+        return ({"zarr.json"}, {"a/"}) if not prefix else ({"a/zarr.json"}, {"a/c/"})
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        yield from (Key(key, len(value)) for key, value in self.documents.items())
+        for at in range(0, 2 * self.number, 2) if self.kind == "holes" else range(self.number):
+            yield Key(KEYS[self.kind].format(at), 8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "codes"),
+    [
+        ("whole", []), ("holes", ["chunks-missing"]), ("outside", ["chunk-outside", "chunks-missing"]),
+        ("foreign", ["chunks-missing", "key-foreign"]), ("temporary", ["chunks-missing", "key-temporary"]),
+        ("orphans", ["chunks-missing", "chunks-orphan"]),
+    ],
+)  # fmt: skip
+def test_keys_take_400_bytes_each_at_most(kind: str, codes: list[str]) -> None:
+    """Of each code, as many are counted as there are keys."""
+    with measured() as peak:
+        report = xzarr3.check(Synthetic(kind, NUMBER))
+    counts: Counter[str] = Counter()
+    for finding in report.findings:
+        counts[finding.code] += finding.count
+    assert counts == dict.fromkeys(codes, NUMBER)
+    assert report.arrays["a"].read == (8 if kind in ("whole", "holes") else 0)
+    assert (len(report.findings) <= 110, len(str(report).splitlines()) <= 40) == (True, True)
+    assert peak[0] < 400 * NUMBER
+
+
+@pytest.mark.parametrize(("shards", "threads"), [(None, 8), ((32, 512, 256), 16)])
+def test_memory_of_a_check_is_bounded_by_the_option(shards: Any, threads: int, tmp_path: Path) -> None:
+    layout = {"shape": (64, 512, 256), "chunks": (1, 512, 256), "shards": shards, "dtype": "f8"}
+    array = xzarr3.create_array(tmp_path / "a", **layout, compressors=None, fill_value=-1)
+    for row in range(0, 64, 32):
+        array[row : row + 32] = 1
+    with xzarr3.set_options(memory_limit="8 MiB"), measured() as peak:
+        assert xzarr3.check(array.store, decode="all", threads=threads).findings == ()
+    assert peak[0] < 10 * 2**20
+
+
+def served(server: FaultServer, number: int) -> tuple[str, dict[str, bytes]]:
+    """The place on a server of a group with an array of so many chunks, and its keys and values."""
+    held = MemoryStore()
+    xzarr3.create_group(held).create_array("a", data=np.arange(1, number + 1), chunks=1)
+    xzarr3.consolidate_metadata(held)
+    place, values = "bucket/a.zarr", contents(held)
+    server.put_all({f"/{place}/{key}": value for key, value in values.items()})
+    return place, values
+
+
+@pytest.mark.parametrize("number", [5, 2500])
+def test_requests_to_s3(fault_server: FaultServer, number: int) -> None:
+    """One list of a thousand keys each, the documents once, and the sampled chunks."""
+    place, values = served(fault_server, number)
+    fault_server.clear_log()
+    report = xzarr3.check(f"s3://{place}", storage_options=fault_server.storage_options)
+    assert report.findings == ()
+    size = sum(len(value) for key, value in values.items() if "/c/" in key)
+    assert (report.arrays["a"].stored, report.arrays["a"].nbytes_stored) == (number, size)
+    assert len(fault_server.log()) <= 25 + number // 1000
+
+
+def test_sample_of_a_large_shard_moves_its_index_and_few_inner_chunks(tmp_path: Path) -> None:
+    inner = LocalStore(tmp_path)
+    data = np.random.default_rng(0).integers(0, 255, 2**22, dtype="uint8")
+    xzarr3.create_array(inner, data=data, chunks=2**12, shards=2**22, compressors=None)
+    for decode, least, most in (("sample", 8 * 2**12, 9 * 2**12), ("all", 2**22, 2**22)):
+        with heard() as requests:
+            assert xzarr3.check(inner, decode=decode).findings == ()
+        moved = sum(request.size for request in requests if request.key == "c/0")
+        assert least <= moved <= most + 1024 * 16 + 4  # the index
+
+
+def test_dataset_on_a_web_server_is_checked_by_its_consolidated_metadata(fault_server: FaultServer) -> None:
+    place, _ = served(fault_server, 40)
+    url = f"{fault_server.url}/{place}"
+    report = xzarr3.check(url)
+    assert [finding.code for finding in report.findings] == ["keys-unlisted"]
+    assert (report.arrays["a"].read, report.arrays["a"].stored) == (8, None)
+    fault_server.put(f"/{place}/a/c/7", b"\xff damaged")
+    found = xzarr3.check(url, decode="all").findings
+    codes = [(finding.code, finding.key) for finding in found]
+    assert codes == [("chunk-damaged", "a/c/7"), ("keys-unlisted", "")]
+
+
+DEAD = Holder(owner="dead", host="far", boot="b", processes="p", pid=7, left=True, since="2026-01-01T00:00")
+
+
+def dataset(number: int) -> xr.Dataset:
+    return xr.Dataset({"a": ("x", np.arange(8.0) + number), "b": ("x", np.arange(8) + number)})
+
+
+def write(store: Any, number: int) -> None:
+    xzarr3.to_zarr(dataset(number), store, mode="w", encoding={"a": {"chunks": (4,)}})
+
+
+def codes(store: Any, path: str = "", **options: Any) -> list[str]:
+    return [finding.code for finding in xzarr3.check(store, path, **options).findings]
+
+
+def test_every_killed_replacement_is_found_and_recovered() -> None:
+    """Whatever it left, recover leaves the old or the new dataset; only a dead lease may stay."""
+    seen: set[str] = set()
+    for number in range(200):
+        mortal = MortalStore()
+        write(mortal, 0)
+        was_killed = mortal.killed_at(number, lambda store=mortal: write(store, 100), gone=True)
+        store = MemoryStore(contents(mortal))
+        report = xzarr3.check(store)
+        found = {finding.code: finding.remedy for finding in report.findings}
+        assert all(code.startswith(("write-", "node-", "chunks-")) for code in found), found
+        seen.update(found)
+        left = [key for key in contents(store) if "xzarr3-" in key]
+        assert bool(left) == any(code.startswith("write-") for code in found)
+        xzarr3.recover(store)
+        after = xzarr3.check(store).findings
+        assert all((each.severity, each.remedy[:7]) == ("note", "nothing") for each in after), (number, after)
+        values = xr.open_dataset(store, engine="xzarr3").load()
+        assert any(values.identical(dataset(each)) for each in (0, 100))
+        write(store, 200)
+        assert codes(store) == []
+        if not was_killed:
+            break
+    assert {"write-unfinished", "write-leftover"} <= seen
+
+
+@pytest.mark.parametrize(
+    ("said", "code"),
+    [({}, "write-leftover"), ({"plan": "x"}, "write-resumable"), ({"left": False}, "write-unknown")],
+)
+def test_lease_tells_whose_write_it_is(store: Store, said: dict[str, Any], code: str) -> None:
+    xzarr3.create_array(store, "a", data=[1, 2])
+    store.set(lease_key("a/"), replace(DEAD, **said).text())
+    report = xzarr3.check(store)
+    (finding,) = report.findings
+    assert (finding.code, finding.path, finding.key) == (code, "a", "a/.xzarr3-lease")
+    assert all(part in finding.meaning for part in ("process 7", "'far'", "2026-01-01"))
+    assert report.ok
+
+
+def test_living_writer_is_a_note(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    xzarr3.create_array(store, "a", data=[1, 2])
+    lease = Lease(store, lease_key("a/"), "resize")
+    assert lease.take()
+    report = xzarr3.check(store)
+    assert [(each.code, each.severity) for each in report.findings] == [("write-running", "note")]
+    assert str(os.getpid()) in report.findings[0].meaning
+    assert store.exists(lease.key)
+    lease.release()
+    assert codes(store) == []
+
+
+def test_lease_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    xzarr3.create_array(store, "a", data=[1, 2])
+    program = """import os, sys, xzarr3; from xzarr3.commit.lease import Lease, lease_key
+assert Lease(xzarr3.LocalStore(sys.argv[1]), lease_key('a/'), 'resize').take(); os._exit(0)"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=60)
+    (finding,) = xzarr3.check(store).findings
+    assert (finding.code, finding.severity) == ("write-leftover", "note")
+    assert finding.remedy == "nothing: the next writer of the node takes its lease over"
+    xzarr3.open_array(store, "a", mode="r+").append([3])
+    assert (codes(store), store.exists("a/.xzarr3-lease")) == ([], False)
+
+
+@pytest.mark.slow
+def test_replacement_in_a_directory_that_was_killed(tmp_path: Path) -> None:
+    """It ends in the middle of the renames: the check says so and changes nothing; recover ends it."""
+    write(tmp_path / "s", 0)
+    program = (
+        "import os, sys, numpy as np, xarray as xr, xzarr3\n"
+        "from xzarr3.commit import directory\n"
+        "real, left = directory._rename, [int(sys.argv[2])]\n"
+        "def rename_at(*names):\n"
+        "    left[0] -= 1\n"
+        "    if left[0] < 0: os._exit(9)\n"
+        "    return real(*names)\n"
+        "directory._rename = rename_at\n"
+        "data = xr.Dataset({'a': ('x', np.arange(8.0) + 100), 'b': ('x', np.arange(8) + 100)})\n"
+        "xzarr3.to_zarr(data, sys.argv[1], mode='w', encoding={'a': {'chunks': (4,)}})\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "s"), "1"]
+    assert subprocess.run(command, check=False, timeout=120).returncode == 9
+    before = tree(tmp_path)
+    report = xzarr3.check(tmp_path / "s")
+    assert "write-unfinished" in [finding.code for finding in report.findings], report
+    assert not report.ok
+    assert tree(tmp_path) == before
+    (remedy,) = {each.remedy for each in report.findings if each.code == "write-unfinished"}
+    assert remedy == "run xzarr3 recover STORE"
+    xzarr3.recover(tmp_path / "s")
+    assert codes(tmp_path / "s") == []
+    assert xr.open_dataset(tmp_path / "s", engine="xzarr3").a[0] in (0, 100)
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -237,13 +237,13 @@ def test_each_chunk_is_read_once_where_chunks_fit() -> None:
 
 def test_arguments_are_checked() -> None:
     a = hierarchy().store
-    refused: list[tuple[dict[str, Any], type[Exception], str]] = [
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"first": 0}, ValueError, "first"),
         ({"selection": 0}, xzarr3.SelectionError, "path of an array"),
         ({"path": "b", "b_path": "no"}, xzarr3.NodeNotFoundError, "no"),
         ({"progress": 5}, TypeError, "progress"),
     ]
-    for options, error, word in refused:
+    for options, error, word in wrong:
         refused(error, word, partial(xzarr3.diff, a, a, **options))
     steps: list[tuple[int, int]] = []
     xzarr3.diff(a, a, progress=lambda done, total: steps.append((done, total)))
