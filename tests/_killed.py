@@ -23,11 +23,12 @@ class MortalStore(MemoryStore):
     """Changes nothing any more after a number of changes."""
 
     left: float = float("inf")
+    error: BaseException | type[BaseException] = KilledError
 
     def _count(self) -> None:
         self.left -= 1
         if self.left < 0:
-            raise KilledError
+            raise self.error
 
     def put(self, key: str, pieces: Sequence[Buffer]) -> None:
         self._count()

@@ -62,10 +62,6 @@ class RacingStore(WaitingStore):
         if shared is not None:
             self._values, self._lock = shared._values, shared._lock
 
-    def erase(self, *keys: str) -> None:
-        self.pauses("erase", keys[0])
-        super().erase(*keys)
-
     def put(self, key: str, pieces: Sequence[Buffer] | None, *, if_version: object = ANY) -> bool:
         is_lost = if_version is not ANY and self.lose(key)
         return not is_lost and super().put(key, pieces, if_version=if_version)
@@ -262,7 +258,7 @@ def test_no_copy_of_an_erased_node_stays_whenever_others_copy_it(zarr_format: An
                 asked = itertools.count()
 
                 acts: Any = {n: partial(tried, second, another)}
-                own.pauses = lambda *_, acts=acts, asked=asked: acts.pop(next(asked), int)()  # type: ignore[misc]
+                own.before = lambda *_, acts=acts, asked=asked: acts.pop(next(asked), int)()
                 tried(first, own)
                 if next(asked) <= n:
                     break
@@ -986,24 +982,6 @@ def dataset(value: float) -> xr.Dataset:
     return found
 
 
-class Recording(MemoryStore):
-    def __init__(self) -> None:
-        super().__init__()
-        self.states: list[State] = []
-
-    def _noted(self, change: Callable[..., Any], *given: Any) -> Any:
-        done = change(*given)
-        self.states.append(dict(self._values))
-        return done
-
-    def put(self, key: str, pieces: Any) -> None:
-        self._noted(super().put, key, pieces)
-
-    def erase(self, *keys: str) -> None:
-        for key in keys:
-            self._noted(super().erase, key)
-
-
 class Stage:
     """Turns to what comes next once so many chunks were read."""
 
@@ -1098,12 +1076,13 @@ def _told(state: State) -> Any:
 
 def states_of_a_swap(zarr_format: Any) -> list[State]:
     """What there is before, and after each step of a swap."""
-    store = Recording()
+    store, states = RacingStore(), list[State]()
     to_zarr(dataset(10), store, zarr_format=zarr_format)
-    del store.states[:-1]
+    store.before = lambda operation, key: states.append(dict(store._values))
     to_zarr(dataset(20), store, zarr_format=zarr_format, mode="w")
+    states.append(dict(store._values))
     # Of what is put aside no reader knows, and neither does it see how a lease is renewed.
-    seen = [{key: each for key, each in state.items() if "-staged-" not in key} for state in store.states]
+    seen = [{key: each for key, each in state.items() if "-staged-" not in key} for state in states]
     return [state for at, state in enumerate(seen) if at == 0 or _told(state) != _told(seen[at - 1])]
 
 

@@ -23,6 +23,7 @@ import pytest
 import xarray as xr
 from _conformance import contents
 from _documents import zarray
+from _killed import MortalStore
 from _large_as_small import large_as_small
 from _slow import slow
 from _strategies import attempt, native, same_bits, selections, values
@@ -567,24 +568,8 @@ def test_read_only_arrays_are_not_changed(store: xzarr3.Store) -> None:
     assert contents(store) == before
 
 
-class FailingStore(xzarr3.MemoryStore):
-    """Refuses every write, or erasing, after the first few."""
-
-    left: int | None = None
-
-    def _use(self) -> None:
-        if self.left is not None:
-            if self.left == 0:
-                raise StoreError("no space left")
-            self.left -= 1
-
-    def put(self, key: str, pieces: Any) -> None:  # type: ignore[override]
-        self._use()
-        super().put(key, pieces)
-
-    def erase(self, *keys: str) -> None:
-        self._use()
-        super().erase(*keys)
+class FailingStore(MortalStore):
+    error = StoreError("no space left")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -599,7 +584,7 @@ def test_a_failed_write_leaves_old_or_new_chunks(layout: str, threads: int) -> N
         new[selection] = -1
         store.left = allowed
         refused(StoreError, "no space", partial(array.set, selection, -1, threads=threads))
-        store.left = None
+        store.left = float("inf")
         changed = 0
         for task in xzarr3.open_array(store).chunk_tasks():
             found = task()
@@ -617,7 +602,7 @@ def test_a_failed_append_leaves_the_old_array(layout: str) -> None:
         array = laid_out(layout, old, store)
         store.left = allowed
         _, error = attempt(lambda array=array: array.append(new), StoreError)
-        store.left = None
+        store.left = float("inf")
         after = xzarr3.open_array(store)
         if error is None:
             assert after.shape == array.shape == (7, 6)
@@ -640,7 +625,7 @@ def test_a_failed_resize_leaves_the_old_array_or_the_new() -> None:
         array = xzarr3.create_array(store, data=np.arange(16, dtype="int16"), chunks=3)
         store.left = allowed
         _, error = attempt(lambda array=array: array.resize(4), StoreError)
-        store.left = None
+        store.left = float("inf")
         after = xzarr3.open_array(store)
         assert after.shape == array.shape
         assert after.shape == ((16,) if allowed <= 1 else (4,))  # The first write is that of a lease.

@@ -24,15 +24,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import xzarr3
-from xzarr3 import (
-    InvalidKeyError,
-    MetadataError,
-    NodeExistsError,
-    NodeNotFoundError,
-    NodeTypeError,
-    ReadOnlyError,
-    StoreError,
-)
+from xzarr3 import InvalidKeyError, MetadataError, NodeExistsError, NodeNotFoundError, NodeTypeError
+from xzarr3.errors import ReadOnlyError, StoreError
 
 
 def document(store: xzarr3.Store, path: str = "") -> dict[str, Any]:
