@@ -24,6 +24,7 @@ from xzarr3 import ConflictError, IncompleteWriteError, MemoryStore, NodeExistsE
 from xzarr3.commit import keys, lease, recover
 from xzarr3.commit.keys import Keys
 from xzarr3.commit.lease import Holder
+from xzarr3.commit.staged import SWAP
 from xzarr3.errors import StoreCapabilityError
 from xzarr3.stores import ANY
 
@@ -185,6 +186,24 @@ def test_of_two_swaps_within_one_place_one_fails(is_within: bool, monkeypatch: p
         assert xzarr3.open_array(store, "g/a")[:].tolist() == [7, 7, 7]
     else:
         xr.testing.assert_equal(opened(store, group="g").load(), dataset(1))
+    assert left(store) == []
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, WaitingStore])
+def test_chunks_that_come_once_the_old_ones_were_listed_leave_too(kind: Any) -> None:
+    """The old array had none there, and neither has the new one, which would read them."""
+
+    class Meanwhile(kind):  # type: ignore[misc]
+        def put(self, key: str, *value: Any, **how: Any) -> Any:
+            if key.endswith(f"/{SWAP}"):
+                xzarr3.open_array(self, "a", mode="r+")[2:] = 7
+            return super().put(key, *value, **how)
+
+    store = Meanwhile()
+    for start in (1, 2):
+        new = xr.Dataset({"a": ("x", np.array([start, start, 0, 0]))})
+        to_zarr(new, store, mode="w", encoding={"a": {"chunks": (2,)}})
+        xr.testing.assert_equal(opened(store).load(), new)
     assert left(store) == []
 
 

@@ -34,10 +34,12 @@ from xzarr3.commit.transaction import Transaction, finish_above, nodes_at
 from xzarr3.commit.writers import keeps_apart, wait_for_writers
 from xzarr3.errors import StoreCapabilityError, StoreError, listed
 from xzarr3.formats import Format
+from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes import seen
 from xzarr3.nodes.consolidated import drop_from_consolidated, write_consolidated
 from xzarr3.nodes.documents import store_documents
-from xzarr3.nodes.erase import erase_stages, formats_in, keys_at
+from xzarr3.nodes.erase import erase_stages, formats_in, keys_at, owns
+from xzarr3.nodes.find import metadata_of
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store, Traits
 from xzarr3.stores.base import MOST_COPIED
@@ -355,10 +357,24 @@ def put_in_place(
                     store.set(key, value)
             return False
     erase_stages(store, swap.away)
+    store.erase_values(_late(store, format, swap))
     swap.date_after(seen.date_now(store))  # Only now can nobody open the old node any more.
     _copy(store, format, f"{top}{NEW}/", swap)
     store_documents(store, format, swap.encoded(), last=swap.path, replaces=True)
     return True
+
+
+def _late(store: Store, format: Format, swap: Swap) -> set[str]:
+    """Keys that others stored in the old arrays once these were listed; the new ones would read them."""
+    found = ((path, metadata_of(format, path, own)) for path, own in swap.encoded().items())
+    arrays = [(format.keys(path).chunks, meta) for path, meta in found if isinstance(meta, ArrayMetadata)]
+    there = itertools.chain(*map(store.list_prefix, format.keys(swap.path).prefixes))
+    late = set(there).difference(swap.come)
+    return {
+        key
+        for key in late
+        if any(key.startswith(prefix) and owns(meta, key.removeprefix(prefix)) for prefix, meta in arrays)
+    }
 
 
 def _copy(store: Store, format: Format, staged: str, swap: Swap) -> None:
