@@ -87,14 +87,16 @@ def test_few_values_that_change_many_chunks_are_shared_out() -> None:
     assert not store.meets, "two threads asked for a value at once"
 
 
-def test_a_read_takes_threads_where_they_pay() -> None:
-    def number(selection: Any, store: Store | None = None, **options: Any) -> int:
+def test_a_read_or_write_takes_threads_where_they_pay() -> None:
+    def number(selection: Any, store: Store | None = None, writes: bool = False, **options: Any) -> int:
         data = np.ones((64, 2**14), "f4")  # Chunks of 64 KiB.
         array = xzarr3.create_array(store or MemoryStore(), data=data, chunks=(1, 2**14), **options)
-        return array.engine.threads(array.plan(selection), 4)
+        return array.engine.threads(array.plan(selection), 4, writes=writes)
 
     assert number(...) == 4
     assert number(slice(3)) == 1, "little to decode"
+    assert number(slice(3), writes=True) == 3, "encoding takes longer"
+    assert number(slice(3), writes=True, compressors=None) == 1, "nothing to encode"
     assert number(..., compressors=None) == 1, "nothing to decode"
     slow = MemoryStore().with_traits(request_bytes=2**20)
     assert number(..., slow, compressors=None) == 4, "answers take long"

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from xzarr3.io.native_write import NativeWrite
 
 _SMALL = 2**18  # Bytes; for less work, starting another thread costs more than it saves.
+_ENCODING = 4  # How many times as long as decoding takes it to encode.
 _LOCKED = 12.5  # Microseconds that each chunk holds Python's lock.
 _MAX_RUN = 4096  # Most units that a thread takes at once.
 
@@ -101,10 +102,10 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
     def threads(self, plan: ReadPlan, most: int | None, *, writes: bool = False) -> int:
         """Number of threads for a read or a write.
 
-        A further thread pays if there are :data:`_SMALL` bytes to decode for it, and if reading and decoding
-        a chunk takes longer than what holds Python's lock for it. Over a store with latency, threads wait for
-        answers, and as many take part as the store and the memory permit. ``most`` is the most that the user
-        permits, None for all cores.
+        A further thread pays if there are :data:`_SMALL` bytes to decode for it, or a quarter as many to
+        encode, and if reading and decoding a chunk takes longer than what holds Python's lock for it. Over a
+        store with latency, threads wait for answers, and as many take part as the store and the memory
+        permit. ``most`` is the most that the user permits, None for all cores.
         """
         chain, number = self.meta.chain, plan.number
         if number <= 1:
@@ -113,7 +114,8 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
             each = 2 * chain.spec.nbytes if writes else plan.work() // number
             return min(most or in_flight.at_once(self.waiting, each), number)
         free = chain.decode_time + self.store.traits.request_bytes / COPY_RATE
-        pays = min(int(free / _LOCKED), plan.work(in_parts=not writes) // _SMALL)
+        work = _ENCODING * plan.work(in_parts=False) if writes else plan.work()
+        pays = min(int(free / _LOCKED), work // _SMALL)
         return max(1, min(most or available_threads(), number, pays))
 
     def read(
