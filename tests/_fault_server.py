@@ -429,7 +429,6 @@ class _Connection:
             "signed": "authorization" in headers, "connection": self.number, "size": len(request.body),
             "fault": None if rule is None else rule.kind,
             "status": None,  # As long as there is no answer.
-            "sent": 0,  # Bytes in the body of the answer, whether or not a fault lets them all through.
         }  # fmt: skip
         log.append(entry)
         try:
@@ -449,7 +448,7 @@ class _Connection:
             self.cut()
         else:
             answer = self.state.faulty_answer(request, kind, told)
-            entry["status"], entry["sent"] = answer.status, len(answer.body)
+            entry["status"] = answer.status
             if kind == "lost-answer":
                 self.cut()
             else:

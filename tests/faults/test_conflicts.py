@@ -502,22 +502,18 @@ def appends_to_it(number: int) -> Callable[[WaitingStore], None]:
     return append
 
 
-def describes_it(store: WaitingStore) -> None:
-    xzarr3.open_array(RacingStore(store), mode="r+").attrs["a"] = 1
-
-
-def rewrites_it(store: WaitingStore) -> None:
-    store._values["zarr.json"] = json.dumps(json.loads(store._values["zarr.json"])).encode()
-
-
 ANSWERS = {
     "conflict": False, "failure": StoreError("no answer"),
     "unknown": OutcomeUnknownError("others were there"),
 }  # fmt: skip
 BESIDES: dict[str, Callable[[Any], object]] = {
-    "nobody": lambda _: None, "described": describes_it, "rewritten": rewrites_it,
+    "nobody": lambda store: None,
+    "described": lambda store: xzarr3.open_array(RacingStore(store), mode="r+").attrs.update(a=1),
+    "rewritten": lambda store: store._values.update(
+        {"zarr.json": json.dumps(json.loads(store._values["zarr.json"])).encode()}
+    ),
     "appended": appends_to_it(2),
-}  # fmt: skip
+}
 
 
 def unheard(answer: str, beside: Callable[[Any], object], stores: bool) -> tuple[Unheard, xzarr3.Array]:
