@@ -860,3 +860,14 @@ def test_kept_chunks_are_not_decoded_by_later_documents(
         refused(ChangedError, older["v"].load)
         clock.now += 290 * (by == 3)
         np.testing.assert_array_equal(opened()["v"], scaled(by)["v"])
+
+
+def test_documents_stay_when_room_is_made_for_chunks(cached: Any) -> None:
+    """If they went first, nothing would tell that the chunks which stay are those of an older array."""
+    cache, inner = cached({}, max_bytes=6_000, max_age=None)
+    for start in (1, 100):
+        xzarr3.create_array(inner, "v", data=np.arange(20.0) + start, chunks=1, overwrite=True)
+        found = xzarr3.open_array(cache, "v")
+        for at in range(20):
+            assert found[[0, at]].tolist() == [start, start + at]
+    assert cache.size <= 6_000
