@@ -190,7 +190,7 @@ def read_times(data: Any, parts: tuple[Part, ...], *, dtype: np.dtype[Any], cale
             calendar=calendar,
             use_cftime=True,
         )
-        return decoded_dates(decode, values.astype("M8[us]").astype("i8"))
+        return decoded_dates(decode, dtype, values.astype("M8[us]").astype("i8"))
     if kinds in (("M", "M"), ("m", "m")):
         nearest, one = values.astype(dtype), np.array(1, f"m8[{np.datetime_data(dtype)[0]}]")
         nearest += one * np.nan_to_num(np.round((values - nearest) / one)).astype("i8")

@@ -22,17 +22,20 @@ def keep_missing(variable: Variable) -> None:
     """Let a decoded variable have NaN, or NaT, where a date is missing."""
     data: Any = variable._data
     if type(data) is Decoded and getattr(data.func, "func", None) is times.decode_cf_datetime:
-        data.func = partial(decoded_dates, data.func)
+        data.func = partial(decoded_dates, data.func, data.dtype)
 
 
-def decoded_dates(decode: Callable[[AnyArray], AnyArray], numbers: AnyArray) -> AnyArray:
-    """Numbers as dates of cftime and NaN, or as those of numpy and NaT, as ``decode`` returns them."""
-    missing = np.isnan(numbers) if numbers.dtype.kind == "f" else numbers == np.iinfo("i8").min
-    if not missing.any():
+def decoded_dates(
+    decode: Callable[[AnyArray], AnyArray], dtype: np.dtype[Any], numbers: AnyArray
+) -> AnyArray:
+    """Numbers as dates of cftime and NaN, or as those of numpy and NaT, as ``decode`` returns them.
+
+    ``dtype`` is the one that they have if none of them is a date; ``decode`` may need one to tell.
+    """
+    there = ~np.isnan(numbers) if numbers.dtype.kind == "f" else numbers != np.iinfo("i8").min
+    if there.all() and numbers.size:
         return decode(numbers)
-    there = ~missing
-    dates = decode(numbers[there] if there.any() else np.zeros(1, numbers.dtype))
+    dates = decode(numbers[there]) if there.any() else np.empty(0, dtype)
     found = np.full(numbers.shape, np.nan if dates.dtype.kind == "O" else "NaT", dates.dtype)
-    if there.any():
-        found[there] = dates
+    found[there] = dates
     return found
