@@ -5,9 +5,7 @@ import importlib.metadata
 import json
 import os
 import pickle
-import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 import numcodecs
 import numpy as np
 import pytest
+from _processes import printed_by
 from _slow import slow
 from _strategies import same_bits
 from _things import refuses
@@ -149,8 +148,7 @@ def test_nothing_is_imported_that_a_document_names() -> None:
         "    except xzarr3.errors.UnknownExtensionError: pass\n"
         "print({'antigravity', 'this', 'zarr'} & {*sys.modules})"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert found.stdout.strip() == "set()", found
+    assert printed_by(code) == ["set()"]
 
 
 @pytest.fixture(scope="module")
@@ -259,14 +257,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(site: Path, *arguments: str, code: str) -> str:
-    root = str(Path(xzarr3.__file__).parent.parent)
-    path = os.pathsep.join([str(site), root, *filter(None, [os.environ.get("PYTHONPATH")])])
-    child = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *arguments],
-        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
-    assert child.returncode == 0, child.stderr
-    return child.stdout
+    return "\n".join(printed_by(code, *arguments, PYTHONPATH=os.pathsep.join([str(site), *sys.path])))
 
 
 @pytest.mark.slow
@@ -297,7 +288,7 @@ def test_end_to_end(site: Path, tmp_path: Path) -> None:
         print("example.flip" in codec_names())
     """)  # fmt: skip
     total = 4950 + sum(range(5, 60))
-    assert read == f"imported\n{total} 118 7\nFlip(mask=255)\nTrue\n"
+    assert read == f"imported\n{total} 118 7\nFlip(mask=255)\nTrue"
     # Without the package, the error says which codec is missing.
     refuses(xzarr3.open_array, [str(tmp_path / "a")], UnknownExtensionError, r"example\.flip")
 
@@ -318,7 +309,7 @@ def test_nothing_is_imported_before_it_is_named(site: Path, tmp_path: Path) -> N
         # A name of this package is not replaced.
         print(xzarr3.codecs.parse_codec("gzip"), {"example_codecs", "example_failing"} & set(sys.modules))
     """)  # fmt: skip
-    assert printed == "3\nGzipCodec(level=5) set()\n"
+    assert printed == "3\nGzipCodec(level=5) set()"
 
 
 @pytest.mark.parametrize(("name", "reason"), [

@@ -8,10 +8,7 @@ import bz2
 import itertools
 import json
 import lzma
-import os
 import struct
-import subprocess
-import sys
 import textwrap
 import zlib
 from collections.abc import Callable
@@ -25,6 +22,7 @@ import support_table
 import zstandard
 from _chains import MIB
 from _peers import BIG, CRC32C, LITTLE, ZSTD, blosc, codec, sharding
+from _processes import printed_by
 from _strategies import attempt, chunk_document
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -317,12 +315,8 @@ def test_memory(tmp_path: Path, cases: dict[str, Any], dtype: str) -> None:
         array = xzarr3.create_array(store, name, shape=(4, 4), chunks=(4, 4), dtype=dtype, **options)
         array[...] = 1 if dtype == "int16" else "word"
         store.set(f"{name}/c/0/0", make())
-    child = subprocess.run(
-        [sys.executable, "-c", CHILD, str(tmp_path), json.dumps(list(cases))],
-        capture_output=True, text=True, timeout=300, env={**os.environ, "MALLOC_ARENA_MAX": "2"},
-    )  # fmt: skip
-    assert child.returncode == 0, child.stderr
-    *lines, control = [json.loads(line) for line in child.stdout.splitlines()]
+    printed = printed_by(CHILD, str(tmp_path), json.dumps(list(cases)), MALLOC_ARENA_MAX="2")
+    *lines, control = map(json.loads, printed)
     assert control[2] > 8 * 1024  # Memory that is used is seen.
     assert [line[0] for line in lines] == list(cases)
     for name, found, grown in lines:

@@ -5,8 +5,6 @@ import importlib.util
 import json
 import pickle
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -15,6 +13,7 @@ import _strategies
 import msgspec
 import numpy as np
 import pytest
+from _processes import printed_by
 from _slow import slow
 from _strategies import JSON_VALUES, SMALL_NAMES, arrays_of, attempt, data_types, same_bits, scalars, shapes
 from _things import Thing, refused, refuses
@@ -491,18 +490,11 @@ print(len(registry.names))
 """
 
 
-def run(code: str, *arguments: str) -> str:
-    command = [sys.executable, "-c", code, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
-
-
 @pytest.mark.slow
 def test_without_ml_dtypes_its_types_name_the_extra() -> None:
-    assert run(WITHOUT, " ".join(SMALL_NAMES)) == str(len(registry.names))
+    assert printed_by(WITHOUT, " ".join(SMALL_NAMES)) == [str(len(registry.names))]
     # Nor is it imported unasked.
-    run(
+    printed_by(
         "import sys, numpy as np, xzarr3, xzarr3.dtypes as d\n"
         "[d.parse_dtype(x) for x in ('i4', 'V1', 'S3', 'M8[s]', 'i4,f8', str, bytes, np.dtype('f2'))]\n"
         "[d.parse_dtype(x, zarr_format=2) for x in ('|V1', [['a', '<i2']], '<U3')]\n"

@@ -7,7 +7,7 @@ import multiprocessing
 import pickle
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -999,15 +999,13 @@ def test_names_on_refuses_what_is_no_whole_list(kind: str) -> None:
     refused(AnswerError, None, lambda: names_on(REFUSED[kind], URL))
 
 
-def serving(handler: Callable[..., Any], folder: Path) -> AbstractContextManager[str]:
-    return answered_by(partial(handler, directory=str(folder)))
+def serving(folder: Path, needs: str = "") -> AbstractContextManager[str]:
+    return answered_by(partial(type("Guarded", (Quiet,), {"needs": needs}), directory=str(folder)))
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """Python's server of a directory; pages of folders are sent if there is something else for them."""
+    """Python's server of a directory, which may ask for a header."""
 
-    page: Callable[[], Iterable[bytes]] | None = None
-    status = 200
     needs = ""
 
     def log_message(self, format: str, *args: Any) -> None:
@@ -1016,20 +1014,8 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.needs and self.headers[self.needs] != "k":
             self.send_error(401)
-        elif self.page is None or not self.path.endswith("/"):
-            super().do_GET()
         else:
-            self.send_response(self.status)
-            self.send_header("Content-Type", "text/html")
-            self.send_header("Location", "/")
-            self.end_headers()
-            with suppress(OSError):  # The reader has hung up.
-                for piece in type(self).page():
-                    self.wfile.write(piece)
-
-
-def strange(page: Callable[[], Iterable[bytes]], **said: Any) -> type[Quiet]:
-    return type("Sent", (Quiet,), {"page": staticmethod(page), **said})
+            super().do_GET()
 
 
 def fill(store: Any, **options: Any) -> xr.Dataset:
@@ -1042,7 +1028,7 @@ def fill(store: Any, **options: Any) -> xr.Dataset:
 @pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
 def test_groups_without_consolidated_metadata_are_found(zarr_format: Any, tmp_path: Path) -> None:
     ds = fill(tmp_path / "x \u00e9.zarr", zarr_format=zarr_format)
-    with serving(Quiet, tmp_path) as url:
+    with serving(tmp_path) as url:
         place = f"{url}/x \u00e9.zarr"  # Not encoded.
         xr.testing.assert_identical(xr.open_dataset(place, engine="xzarr3").load(), ds)
         assert set(xr.open_groups(place, engine="xzarr3")) == {"/", "/g", "/g/\u00e9"}
@@ -1056,7 +1042,7 @@ def test_list_dir_of_a_web_server(needs: str, tmp_path: Path) -> None:
     """Also through wrappers, and with headers."""
     for key in ("g/zarr.json", "g/a/zarr.json"):
         xzarr3.LocalStore(tmp_path).set(key, b"{}")
-    with serving(type("Guarded", (Quiet,), {"needs": needs}), tmp_path) as url:
+    with serving(tmp_path, needs) as url:
         options = {"client_options": {"default_headers": {needs or "X": "k"}}}
         store = ReadOnlyStore(WrapperStore(xzarr3.open_store(url, options)))
         assert store.list_dir("g/") == ({"g/zarr.json"}, {"g/a/"})
@@ -1066,36 +1052,32 @@ def test_list_dir_of_a_web_server(needs: str, tmp_path: Path) -> None:
             refused(xzarr3.StorePermissionError, "401", lambda: xzarr3.open_store(url).list_dir("g/"))
 
 
-def drops() -> Iterator[bytes]:
-    while True:  # Until the reader has hung up.
-        time.sleep(0.05)
-        yield b" "
-
-
-UNLISTED: dict[str, tuple[type[Quiet], str]] = {
-    "none": (strange(lambda: [b"no"], status=404), "404"),
-    "refused": (strange(lambda: [b"no"], status=403), "403"),
-    "a login": (strange(lambda: [b"<html><form>Password</form></html>"]), "no list of a folder"),
-    "elsewhere": (strange(lambda: [b""], status=302), "status 302"),
-    "no text": (strange(lambda: [b"\xff\xfe"]), "no text"),
-    "many names": (strange(lambda: [linked(*map(str, range(10**6))).encode()]), "more than"),
-    "no end": (strange(lambda: itertools.repeat(b"<a href='a/'>a</a>" * 1000)), "more than"),
-    "drops": (strange(drops), "took over 1 s"),
+UNLISTED: dict[str, tuple[bytes, dict[str, Any], str]] = {
+    "none": (b"no", {"kind": "status", "status": 404}, "404"),
+    "refused": (b"no", {"kind": "status", "status": 403}, "403"),
+    "a login": (b"", {"kind": "html"}, "no list of a folder"),
+    "elsewhere": (b"", {"kind": "redirect"}, "status 302"),
+    "no text": (b"\xff\xfe", {}, "no text"),
+    "many names": (linked(*map(str, range(2 * 10**5))).encode(), {}, "more than"),
+    "no end": (b"<a href='a/'>a</a>" * 2**18, {}, "more than"),
+    "drops": (b" " * 100, {"kind": "slow", "pieces": 100, "seconds": 60}, "took over 1 s"),
 }
 
 
 @pytest.mark.parametrize("kind", UNLISTED)
-def test_list_dir_without_a_page_names_consolidated_metadata(kind: str, tmp_path: Path) -> None:
-    handler, why = UNLISTED[kind]
-    options = {"deadline": 1} if kind == "drops" else {}
-    with serving(handler, tmp_path) as url:
-        store = xzarr3.open_store(url, options)
-        said = f"keys below 'g/'.*{why}.*consolidated"
-        refused(StoreCapabilityError, said, lambda: store.list_dir("g/"))
+def test_list_dir_without_a_page_names_consolidated_metadata(kind: str, fault_server: FaultServer) -> None:
+    page, fault, why = UNLISTED[kind]
+    fault_server.put("/x/g/", page)
+    if fault:
+        fault_server.fault(pattern="/x/g/", **fault)
+    store = xzarr3.open_store(f"{fault_server.url}/x", {"deadline": 1} if kind == "drops" else {})
+    said = f"keys below 'g/'.*{why}.*consolidated"
+    refused(StoreCapabilityError, said, lambda: store.list_dir("g/"))
 
 
-def test_list_dir_asks_again_for_a_page_without_its_end(tmp_path: Path) -> None:
-    pages = iter([linked("a/").partition("</body>")[0], linked("a/", "b/"), ""])
-    with serving(strange(lambda: [next(pages).encode()]), tmp_path) as url:
-        assert xzarr3.open_store(url).list_dir("") == (set(), {"a/", "b/"})
-        refused(StoreError, None, lambda: xzarr3.open_store(url, {"retries": 0}).list_dir(""))
+def test_list_dir_asks_again_for_a_page_without_its_end(fault_server: FaultServer) -> None:
+    fault_server.put("/x/", linked("a/").partition("</body>")[0].encode())
+    fault_server.fault("overwrite", "/x/", value=linked("a/", "b/").encode(), after=1, times=1)
+    assert xzarr3.open_store(f"{fault_server.url}/x").list_dir("") == (set(), {"a/", "b/"})
+    fault_server.put("/x/", b"")
+    refused(StoreError, None, lambda: xzarr3.open_store(f"{fault_server.url}/x", {"retries": 0}).list_dir(""))

@@ -4,8 +4,6 @@ Reads are compared with numpy's, with writes in between, in test_arrays.py and t
 """
 
 import pickle
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xarray as xr
+from _processes import printed_by
 from _strategies import same_bits
 from _things import refused
 from _waiting import WaitingStore
@@ -158,8 +157,7 @@ with xzarr3.trace() as trace:
         gc.collect()
 print(trace.total["chunks_decoded"])
 """
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout == "1\n"
+    assert printed_by(code) == ["1"]
 
 
 def test_dask_blocks_use_the_cache() -> None:
@@ -175,7 +173,7 @@ def written_otherwise(store: Any, how: str = "") -> None:
     """Change what is stored by another handle, or in another process."""
     if how == "process":
         code = f"import xzarr3; xzarr3.open_array({store.folder!r}, 'a', mode='r+')[:2] = 7"
-        subprocess.run([sys.executable, "-c", code], check=True)
+        printed_by(code)
     else:
         xzarr3.open_array(store, "a", mode="r+")[:2] = 7
 
