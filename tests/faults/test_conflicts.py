@@ -28,6 +28,7 @@ import xarray as xr
 from _conformance import run_threads
 from _fault_server import FaultServer
 from _processes import Process, processes, run_processes
+from _strategies import attempt
 from _things import refused
 from _waiting import WaitingStore
 from hypothesis import given, settings
@@ -136,11 +137,9 @@ def test_a_node_is_made_by_one_only() -> None:
     store = RacingStore()
 
     def make(own: RacingStore, n: int) -> int | None:
-        try:
-            xzarr3.create_array(own, "a/b/x", shape=n + 1, dtype="int8", attributes={"n": n})
-        except xzarr3.NodeExistsError:
-            return None
-        return n
+        options: Any = {"shape": n + 1, "dtype": "int8", "attributes": {"n": n}}
+        make = partial(xzarr3.create_array, own, "a/b/x", **options)
+        return n if attempt(make, xzarr3.NodeExistsError)[1] is None else None
 
     for zarr_format in FORMATS:
         store._values.clear()
@@ -218,11 +217,8 @@ def test_copies_are_true_whenever_others_change_nodes_that_grow(zarr_format: Any
 
             acts: Any = {n: partial(other, another)}
             own.before = lambda *_, acts=acts, asked=asked: acts.pop(next(asked), int)()
-            try:
-                xzarr3.to_zarr(data, own, group=group, append_dim="x", check_labels=False)
-                outcomes.add("appended")
-            except ConflictError:
-                outcomes.add("refused")
+            append = partial(xzarr3.to_zarr, data, own, group=group, append_dim="x", check_labels=False)
+            outcomes.add("refused" if attempt(append, ConflictError)[1] else "appended")
             root, plain = (xzarr3.open_group(store, use_consolidated=held) for held in (True, False))
             assert root.consolidated
             for name in (f"{group}/v", f"{group}/x", f"{group}/w"):
@@ -1096,10 +1092,8 @@ def test_what_is_read_during_a_swap(zarr_format: Any, read: str) -> None:
             handle = READS[read](store)
             store.show(states[first])
             store.stage.turns_after(after, lambda last=last: store.show(states[last]))  # noqa: B023
-            try:
-                found = kinds_of(values(handle), {"old": old, "new": new})
-            except (ChangedError, IncompleteWriteError):
-                found = ["error"]
+            read_values, error = attempt(partial(values, handle), ChangedError, IncompleteWriteError)
+            found = ["error"] if error else kinds_of(read_values, {"old": old, "new": new})
             seen.update(found)
             assert not any("mixed" in each for each in found), (first, last, after, found)
     assert {"old", "error"} <= seen
@@ -1185,11 +1179,8 @@ def between_renames(
     for name, method in make.items():
         told = lambda self, *a, method=method, **b: stage.told(partial(method, self))(*a, **b)  # noqa: E731
         patch.setattr(LocalStore, name, told)
-    try:
-        found = values(handle)
-    except (ChangedError, IncompleteWriteError):
-        found = []
+    found, _ = attempt(partial(values, handle), ChangedError, IncompleteWriteError)
     go_on.set()
     writer.join(120)
     assert not writer.is_alive()
-    return found, left[0] < 0
+    return found or [], left[0] < 0

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import not_refused, reads
-from _strategies import LITTLE, array_document, chunk_document
+from _strategies import LITTLE, array_document, attempt, chunk_document
 from _things import refused
 from _unprivileged import NOBODY, run_unprivileged, snapshot, unprivileged
 
@@ -317,10 +317,8 @@ def test_erase_while_the_root_is_removed(base: Path) -> None:
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(os, "open", first)
-                try:
-                    change(store)
-                except Xzarr3Error:
-                    assert name.startswith("set"), name
+                _, error = attempt(partial(change, store), Xzarr3Error)
+                assert error is None or name.startswith("set"), name
             shutil.rmtree(root, ignore_errors=True)
 
 
@@ -648,9 +646,8 @@ def test_names_in_consolidated_metadata_that_climb(base: Path, names: list[str],
     held = {"kind": "inline", "must_understand": False, "metadata": dict.fromkeys(names, document)}
     text = json.dumps({"zarr_format": 3, "node_type": "group", "consolidated_metadata": held})
     (base / "store" / "zarr.json").write_text(text)
-    try:
-        root = xzarr3.open_group(_store(base), mode="r+")
-    except Xzarr3Error:
+    root, error = attempt(lambda: xzarr3.open_group(_store(base), mode="r+"), Xzarr3Error)
+    if error is not None:
         return
     for name in names:
         _touch(lambda name=name: [root[name]])
@@ -755,10 +752,8 @@ PLANTED: list[tuple[dict[str, Any], str]] = [
 )
 def test_a_planted_swap_moves_nothing_from_or_to_outside(said: dict[str, Any], words: str) -> None:
     def recovered(base: Path) -> str:
-        try:
-            return repr(xzarr3.recover(_store(base)))
-        except StoreError as error:
-            return str(error)
+        found, error = attempt(lambda: xzarr3.recover(_store(base)), StoreError)
+        return str(error or found)
 
     def plant(base: Path) -> None:
         _plant_swap(base, **said)
