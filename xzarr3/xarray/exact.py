@@ -8,7 +8,7 @@ would be read as and the encoding at fault. A warning tells of fractions that ar
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -36,7 +36,8 @@ from xzarr3.xarray.absent import as_masked, is_nullable, stored_type
 _TEXT = np.dtypes.StringDType()
 MARKS = ("_FillValue", "missing_value")
 PACKING = (*MARKS, "scale_factor", "add_offset", "_Unsigned")
-_CODING = (*PACKING, "units", "calendar", "dtype")
+_TIMES = ("units", "calendar")
+_CODING = (*PACKING, *_TIMES, "dtype")
 """Attributes by which stored values are decoded."""
 _PIECE = 2**18  # Elements that are decoded and compared at a time: few enough for the cache.
 UNFAITHFUL = r"Time(delta)?s can't be serialized faithfully"
@@ -92,24 +93,39 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact
         return _nullable(variable, name, explicit)
     given = _marked(_as_objects(_checked(variable, name)), name, explicit)
     if given.dtype.kind == "O" and " since " in str(given.encoding.get("units")):
-        given = _mapped(given, partial(_no_date_missing, name), object)
+        given = given.copy(deep=False, data=_mapped(partial(_no_date_missing, name), object, given))
     if given.dtype.kind in "mM" and not given.dtype.isnative:  # Else pandas takes other values for NaT.
         given = given.astype(given.dtype.newbyteorder("="))
-    if given.dtype.kind in "biufc":
-        return _encoded_numbers(given, name, explicit, exact)
-    encoded = _coded(given, name)
+    is_number = given.dtype.kind in "biufc"
+    # The attributes and the type of encoded numbers follow from the encoding alone.
+    sample = Variable(given.dims, np.zeros((0,) * given.ndim, given.dtype), given.attrs, given.encoding)
+    encoded = _coded(sample if is_number else given, name)
     _pop_related(encoded)
+    if not is_number:
+        encoded = _with_plain_text(encoded, name)
+    proof = _proof(given, encoded, name, explicit=explicit, exact=exact)
+    if proof is not None:
+        data = _mapped(proof, encoded.dtype, given, *([encoded] if proof.coding is None else []))
+    elif is_number:
+        data = given.data if encoded.dtype == given.dtype else given.data.astype(encoded.dtype)
+    else:
+        data = encoded.data
+    return Variable(encoded.dims, data, encoded.attrs, encoded.encoding, fastpath=True)
+
+
+def _with_plain_text(encoded: Variable, name: str) -> Variable:
+    """An encoded variable whose objects are text or bytes, in a data type for these."""
     if encoded.dtype.kind == "O" and strings.check_vlen_dtype(encoded.dtype) is None:  # type: ignore[no-untyped-call]
         if is_lazy(encoded.data):  # xarray computes all of them to infer their type.
             encoded = encoded.copy(deep=False, data=encoded.data.persist())
         encoded = ensure_dtype_not_object(encoded, name=name)
-    if encoded.dtype.kind != "T":
-        text_coder = strings.EncodedStringCoder(allows_unicode=True)  # type: ignore[no-untyped-call]
-        encoded = strings.ensure_fixed_length_bytes(text_coder.encode(encoded, name=name))
+    if encoded.dtype.kind == "T":
+        return encoded
+    text_coder = strings.EncodedStringCoder(allows_unicode=True)  # type: ignore[no-untyped-call]
+    encoded = strings.ensure_fixed_length_bytes(text_coder.encode(encoded, name=name))
     if encoded.dtype == "S1" and encoded.ndim:  # xarray would join those of the last dimension.
         encoded = encoded.copy(data=encoded.data.astype("S2"))
-    proof = _proof(given, encoded, name, explicit=explicit, exact=exact)
-    return encoded if proof is None else _mapped(encoded, proof, encoded.dtype, given)
+    return encoded
 
 
 def _nullable(variable: Variable, name: str, explicit: bool) -> Variable:
@@ -141,9 +157,7 @@ def _coded(variable: Variable, name: str) -> Variable:
         variable = variable.copy(data=variable.data.astype("f8"))  # xarray would divide integers in place.
     with np.errstate(invalid="ignore", over="ignore"):  # What this leads to is found by decoding.
         for coder in _CODERS:
-            given, variable = variable, coder.encode(variable, name=name)
-            if is_lazy(given.data) and "units" in variable.attrs and "units" not in given.attrs:
-                variable = _with_times(given, variable, name)
+            variable = coder.encode(variable, name=name)
     if no_dates and calendar is not None:
         variable.attrs["calendar"] = calendar
     if resolution.kind == "m" and "dtype" in variable.attrs:  # Which they are read with.
@@ -160,33 +174,9 @@ def _as_fine_as_its_units(variable: Variable) -> Variable:
     return variable if finer == variable.dtype else variable.copy(data=variable.data.astype(finer))
 
 
-def _with_times(given: Variable, encoded: Variable, name: str) -> Variable:
-    """Encoded times of a dask array whose blocks are encoded here; errors of xarray's name no variable."""
-    asked = {"units": encoded.attrs["units"], "calendar": encoded.attrs.get("calendar")}
-    times = _Times(name, {**asked, "dtype": encoded.dtype})
-    return encoded.copy(deep=False, data=_mapped(given, times, encoded.dtype).data)
-
-
 def _pop_related(encoded: Variable) -> None:
     for key in conventions.CF_RELATED_DATA:
         pop_to(encoded.encoding, encoded.attrs, key)
-
-
-def _encoded_numbers(given: Variable, name: str, explicit: bool, exact: bool) -> Variable:
-    """Numbers encoded piece by piece, for which attributes and type follow from the encoding alone."""
-    none = np.zeros((0,) * given.ndim, given.dtype)
-    encoded = _coded(Variable(given.dims, none, given.attrs, given.encoding, fastpath=True), name)
-    _pop_related(encoded)
-    proof = _proof(given, encoded, name, explicit=explicit, exact=exact)
-    if proof is not None:
-        # Only what codes values: dask names blocks by it, and a resumed write knows them by their names.
-        own, asked = (
-            {key: each[key] for key in _CODING if key in each} for each in (given.attrs, given.encoding)
-        )
-        data = _mapped(given, _Numbers(proof, own, asked), encoded.dtype).data
-    else:
-        data = given.data if encoded.dtype == given.dtype else given.data.astype(encoded.dtype)
-    return Variable(given.dims, data, encoded.attrs, encoded.encoding, fastpath=True)
 
 
 def decoded_by(attrs: Mapping[Any, Any], values: AnyArray, name: str, **options: Any) -> AnyArray:
@@ -203,17 +193,14 @@ def is_lazy(data: object) -> bool:
     return hasattr(data, "__dask_graph__")
 
 
-def _mapped(variable: Variable, change: Callable[..., AnyArray], dtype: Any, *others: Variable) -> Variable:
-    """The variable with ``change`` applied to its values and those of ``others``; lazy if it is lazy."""
-    data = variable.data
-    if is_lazy(data):
-        import dask.array as da
+def _mapped(change: Callable[..., AnyArray], dtype: Any, *variables: Variable) -> Any:
+    """What ``change`` makes of the values of variables; lazy if those of the last one are."""
+    if not is_lazy(variables[-1].data):  # xarray loads text with missing elements to encode it.
+        return change(*(np.asarray(each.data) for each in variables))
+    import dask.array as da
 
-        meta = np.empty((0,) * variable.ndim, dtype)
-        data = da.map_blocks(change, data, *(other.data for other in others), dtype=dtype, meta=meta)
-    else:
-        data = change(np.asarray(data), *(np.asarray(other.data) for other in others))
-    return Variable(variable.dims, data, variable.attrs, variable.encoding, fastpath=True)
+    meta = np.empty((0,) * variables[0].ndim, dtype)
+    return da.map_blocks(change, *(each.data for each in variables), dtype=dtype, meta=meta)
 
 
 def _checked(variable: Variable, name: str) -> Variable:
@@ -239,11 +226,12 @@ def _as_objects(variable: Variable) -> Variable:
     asked = variable.encoding.get("dtype")
     if variable.dtype.kind == "T" and variable.dtype != _TEXT:
         asked = _TEXT if asked is None else asked
-        variable = _mapped(variable, partial(np.asarray, dtype=object), object)
+        objects = _mapped(partial(np.asarray, dtype=object), object, variable)
+        variable = variable.copy(deep=False, data=objects)
     if variable.dtype.kind == "O" and any(
         isinstance(variable.encoding.get(key), (str, bytes)) for key in MARKS
     ):
-        variable = _mapped(variable, _nan_for_none, object)
+        variable = variable.copy(deep=False, data=_mapped(_nan_for_none, object, variable))
     if getattr(asked, "kind", "") != "T":
         return variable
     encoding = {**variable.encoding, "dtype": _TEXT}
@@ -311,8 +299,19 @@ def _proof(given: Variable, encoded: Variable, name: str, *, explicit: bool, exa
         return None
     own = {key: given.attrs[key] for key in MARKS if key in given.attrs}
     own_marks = tuple(np.ravel([*own.values()]))
+    is_lazy_time = is_lazy(given.data) and "units" in coding
+    coded_here = None
+    if source.kind in "biufc" or is_lazy_time:
+        # Only what codes values: dask names blocks by it, and a resumed write knows them by their names.
+        attrs, encoding = (
+            {key: each[key] for key in _CODING if key in each} for each in (given.attrs, given.encoding)
+        )
+        if is_lazy_time:
+            encoding |= {key: coding[key] for key in _TIMES if key in coding}
+            encoding["dtype"] = dtype if encoding.get("dtype") is None else encoding["dtype"]
+        coded_here = attrs, encoding
     _rounded.discard(name)
-    return _Proof(name, dtype, {**own, **coding}, own_marks, exact=exact, explicit=explicit)
+    return _Proof(name, dtype, {**own, **coding}, own_marks, coded_here, exact=exact, explicit=explicit)
 
 
 _rounded: set[str] = set()
@@ -330,44 +329,65 @@ class _Proof:
     """The attributes by which the values are decoded, without those of values that are encoded already."""
     own_marks: tuple[Any, ...]
     """Marks that the variable had among its attributes: such values are missing as they are."""
+    coding: tuple[Mapping[Any, Any], Mapping[Any, Any]] | None
+    """The attributes and the encoding by which values are encoded here; None if they are encoded before."""
     exact: bool
     explicit: bool
 
     def __call__(
-        self, encoded: AnyArray, given: AnyArray, block_id: tuple[int, ...] | None = None
+        self, given: AnyArray, encoded: AnyArray | None = None, block_id: tuple[int, ...] | None = None
     ) -> AnyArray:
-        """``encoded`` in the stored data type.
+        """The values in the stored data type; raises for the first one that is read as another one.
 
         Parameters
         ----------
-        encoded, given : ndarray
-            Values as they are stored, and as they were before.
+        given : ndarray
+        encoded : ndarray, optional
+            The values as they are encoded, if they are.
         block_id : tuple of int, optional
             Which block of a dask array they are.
         """
-        stored = encoded.astype(self.dtype, copy=False)
-        flat = stored.reshape(-1)
-        self.check(given, lambda part, _: flat[part], block_id)
-        return stored
-
-    def check(
-        self,
-        given: AnyArray,
-        encoded: Callable[[slice, AnyArray], AnyArray],
-        block_id: tuple[int, ...] | None,
-    ) -> None:
-        """Refuse values of which one is read as another one; ``encoded`` encodes a piece of them."""
-        flat = given.reshape(-1)
+        stored = (
+            np.empty(given.shape, self.dtype) if encoded is None else encoded.astype(self.dtype, copy=False)
+        )
+        flat, target = given.reshape(-1), stored.reshape(-1)
         for start in range(0, given.size, _PIECE):
             part = slice(start, start + _PIECE)
             wanted = flat[part]
-            stored = encoded(part, wanted)
+            if encoded is None:
+                target[part] = self._encoded(wanted)
             with np.errstate(all="ignore"):
-                found = self._decoded(stored, given.dtype)
+                found = self._decoded(target[part], given.dtype)
                 wrong = self._wrong(found, wanted)
             if wrong.size:
                 at = int(wrong[0])
                 raise self._refused(wanted[at], found[at], _place(start + at, given.shape, block_id))
+        self._tell_of_fractions(given, block_id)
+        return stored
+
+    def _encoded(self, given: AnyArray) -> AnyArray:
+        """Values as xarray encodes them; of times that are not exact in the units, the nearest."""
+        attrs, encoding = map(dict, self.coding or ())
+        if not any(key in encoding or key in attrs for key in MARKS):
+            attrs["missing_value"] = None  # Else the coder warns of each piece that it has no mark.
+
+        def coded() -> Variable:
+            return _coded(Variable(("",), given, attrs, encoding, fastpath=True), self.name)
+
+        if not self.is_time:
+            return np.asarray(coded().data)
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", UNFAITHFUL)
+                encoded = coded()
+                if unit_of(encoded.attrs["units"]) == unit_of(encoding["units"]):
+                    return np.asarray(encoded.data)
+                encoding["dtype"] = np.dtype("float64")
+                return np.rint(np.asarray(coded().data))
+        except (ValueError, TypeError, OverflowError) as error:
+            raise ArgumentError(
+                f"{error}; times of variable {self.name!r} cannot be encoded in {encoding['units']!r}"
+            ) from error
 
     @property
     def is_time(self) -> bool:
@@ -417,43 +437,45 @@ class _Proof:
     def _equal(self, found: AnyArray, given: AnyArray) -> AnyArray:
         """Mask of the values that are equal, or differ by what is permitted; false where one is missing."""
         kinds = found.dtype.kind, given.dtype.kind
+        right = np.zeros(given.shape, bool)
         if kinds[0] != kinds[1] and {"M", "m"} & {*kinds}:
-            return np.zeros(given.shape, bool)
-        if self.is_time and (self.dtype.kind == "f" or self._is_packed):
-            limit: Any = _MICROSECOND.astype(object) if kinds[1] == "O" else _MICROSECOND
-            return np.asarray(np.abs(found - given) <= limit, bool)
-        if self._is_packed and kinds[1] in "iuf":
-            return self._is_near(found, given)
-        if kinds == ("f", "f") and self.dtype.kind == "f" and self.dtype.itemsize < given.dtype.itemsize:
-            info = np.finfo(self.dtype)
-            limit = info.eps * np.abs(given) + info.smallest_subnormal
-            return np.asarray((np.abs(found - given) <= limit) | (found == given), bool)
+            return right
+        left: Any = ...  # The indexes of the values that are not known to be right.
+        for constant, part in self._limits(found.dtype, given.dtype):
+            limit = constant + part * np.abs(given[left]) if part else constant
+            right[left] = np.abs(found[left] - given[left]) <= limit
+            if right.all():
+                break
+            (left,) = np.nonzero(~right & (found == found))
+        else:
+            right[left] |= np.asarray(found[left] == given[left], bool)
+        if self._is_packed or self.is_time:
+            return right
+        # Floats past the largest integer compare as equal to it.
         if self.dtype.kind in "iu" and kinds[1] == "f":
-            right = np.abs(found - given) <= (0 if self.exact else 0.5)
-            # Floats past the largest integer compare as equal to it.
-            return np.asarray(right & (given < 2.0 ** (8 * self.dtype.itemsize - (kinds[0] == "i"))), bool)
-        right = np.asarray(found == given, bool)
-        if kinds[0] == "f" and kinds[1] in "iu":
+            right &= given < 2.0 ** (8 * self.dtype.itemsize - (kinds[0] == "i"))
+        elif kinds[0] == "f" and kinds[1] in "iu":
             right &= found < 2.0 ** (8 * given.itemsize - (kinds[1] == "i"))
             right &= found.astype(given.dtype) == given
         return right
 
-    def _is_near(self, found: AnyArray, given: AnyArray) -> AnyArray:
-        """Mask of packed values that are within half a step, and the precision of their types."""
-        scale, offset = self._packing
-        step = abs(scale) / 2 if self.dtype.kind in "iu" else 0
-        off = found - given
-        near = np.asarray(np.abs(off, out=off) <= step, bool)
-        if near.all():
-            return near
-        (at,) = np.nonzero(~(near | ((found != found) & (given != given))))
-        if at.size:
-            here, there = given[at], found[at]
-            types = [each for each in (given.dtype, found.dtype, self.dtype) if each.kind == "f"]
-            eps = max(np.finfo(each).eps for each in types)
-            limit = step + 4 * eps * (np.abs(here) + abs(offset))
-            near[at] = (np.abs(there - here) <= limit) | (there == here)
-        return near
+    def _limits(self, found: np.dtype[Any], given: np.dtype[Any]) -> Iterator[tuple[Any, Any]]:
+        """By how much values may differ: by a constant, and by a part of the value."""
+        if self.is_time:
+            if self.dtype.kind == "f" or self._is_packed:
+                yield _MICROSECOND.astype(object) if given.kind == "O" else _MICROSECOND, 0
+        elif self._is_packed and given.kind in "iuf":
+            scale, offset = self._packing
+            step = abs(scale) / 2 if self.dtype.kind in "iu" else 0
+            yield step, 0
+            types = [each for each in (found, given, self.dtype) if each.kind == "f"]
+            rounding = 4 * max(np.finfo(each).eps for each in types)
+            yield step + rounding * abs(offset), rounding
+        elif given.kind == "f" and self.dtype.kind in "iu":
+            yield 0 if self.exact else 0.5, 0
+        elif found.kind == given.kind == self.dtype.kind == "f" and self.dtype.itemsize < given.itemsize:
+            info = np.finfo(self.dtype)
+            yield info.smallest_subnormal, info.eps
 
     def _refused(self, value: Any, back: Any, place: str) -> DataTypeValidationError:
         """The error for a value that would be read ``back`` as another one."""
@@ -518,7 +540,7 @@ class _Proof:
             ", scale_factor or add_offset" if self._is_packed else ""
         )
 
-    def tell_of_fractions(self, given: AnyArray, block_id: tuple[int, ...] | None) -> None:
+    def _tell_of_fractions(self, given: AnyArray, block_id: tuple[int, ...] | None) -> None:
         """Warn that fractions are rounded, once for all blocks."""
         if given.dtype.kind != "f" or self.dtype.kind not in "iu" or self._is_packed:
             return
@@ -537,62 +559,9 @@ class _Proof:
         )
 
 
-@dataclass(frozen=True)
-class _Times:
-    """Encodes times of a block; a proof refuses those that are not exact in the units."""
-
-    name: str
-    encoding: Mapping[str, Any]
-    """The units, the calendar and the dtype."""
-
-    def __call__(self, given: AnyArray) -> AnyArray:
-        encoded = self._encoded(given, self.encoding)
-        if unit_of(encoded.attrs["units"]) != unit_of(self.encoding["units"]):
-            rounded = self._encoded(given, {**self.encoding, "dtype": np.dtype("float64")})
-            return np.rint(np.asarray(rounded.data))
-        return np.asarray(encoded.data)
-
-    def _encoded(self, given: AnyArray, encoding: Mapping[str, Any]) -> Variable:
-        dims = tuple(map(str, range(given.ndim)))
-        try:
-            with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", UNFAITHFUL)
-                return _coded(Variable(dims, given, {}, dict(encoding), fastpath=True), self.name)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise ArgumentError(
-                f"{error}; times of variable {self.name!r} cannot be encoded in {self.encoding['units']!r}"
-            ) from error
-
-
 def unit_of(units: object) -> str:
     """The unit in units of time, such as ``days``."""
     return str(units).strip().partition(" ")[0].lower()
-
-
-@dataclass(frozen=True)
-class _Numbers:
-    """Encodes numbers, and proves that they are read as they were given."""
-
-    proof: _Proof
-    attrs: Mapping[Any, Any]
-    encoding: Mapping[Any, Any]
-
-    def __call__(self, given: AnyArray, block_id: tuple[int, ...] | None = None) -> AnyArray:
-        """``given`` encoded; for a dask array, the block ``block_id`` of it."""
-        proof, attrs = self.proof, dict(self.attrs)
-        if not any(key in self.encoding or key in attrs for key in MARKS):
-            attrs["missing_value"] = None  # Else the coder warns of each piece that it has no mark.
-        stored = np.empty(given.shape, proof.dtype)
-        flat = stored.reshape(-1)
-
-        def encoded(part: slice, values: AnyArray) -> AnyArray:
-            piece = Variable(("",), values, attrs, dict(self.encoding), fastpath=True)
-            flat[part] = _coded(piece, proof.name).data
-            return flat[part]
-
-        proof.check(given, encoded, block_id)
-        proof.tell_of_fractions(given, block_id)
-        return stored
 
 
 def _place(at: int, shape: tuple[int, ...], block_id: tuple[int, ...] | None) -> str:
