@@ -23,7 +23,6 @@ from xzarr3.dask.done import WrittenArray
 from xzarr3.errors import (
     ArgumentError,
     ConflictError,
-    DataTypeValidationError,
     MetadataError,
     NodeExistsError,
     NodeNotFoundError,
@@ -34,10 +33,9 @@ from xzarr3.errors import (
 from xzarr3.formats import Format, ZarrFormat, parse_format
 from xzarr3.formats.base import node_prefix, refusal
 from xzarr3.groups import Group
-from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
+from xzarr3.model.metadata import GroupMetadata
 from xzarr3.nodes.consolidated import check_consolidates
 from xzarr3.nodes.find import check_holds, find_format, format_for_new
-from xzarr3.nodes.resize import resized
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.xarray.exact import is_lazy
@@ -56,42 +54,12 @@ from xzarr3.xarray.plan import (
     WriteOptions,
     encode_attributes,
     encoded_coordinates,
-    naming,
     plan_arrays,
     plan_group,
     stored_name,
 )
-from xzarr3.xarray.recode import (
-    InexactTimesError,
-    decoded_as_stored,
-    encode_as_stored,
-    finer,
-    fitted,
-    inherits_units,
-    place,
-)
+from xzarr3.xarray.recode import Change, Recoder, decoded_as_stored
 from xzarr3.xarray.region import find_region
-
-
-@dataclass(frozen=True, eq=False)
-class Change:
-    """New values for a region of an existing array, and its new metadata.
-
-    ``data`` are the values of the region, or all values if ``rewritten``. It is None once dask has them.
-    If ``compared``, the values must be those of the region, which are not changed.
-    """
-
-    array: Array
-    data: Any
-    region: tuple[slice, ...]
-    metadata: ArrayMetadata
-    rewritten: bool = False
-    compared: bool = False
-
-    @property
-    def grows(self) -> bool:
-        """Whether the array gets a new shape in place."""
-        return not self.rewritten and self.metadata.shape != self.array.shape
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -228,8 +196,8 @@ def _change(node: DatasetNode, store: Store) -> Plan | None:
     _check_new(new, others, path, asked.append_dim if arrays else None, slices, arrays)
     given, compared = _to_encode(given, asked)
     names = frozenset(map(stored_name, [*compared, *labels]))
-    encoder = _Encoder(arrays, decoded, slices, asked, names)
-    changes = _without_equal(encoder.changes(given | labels), [*map(stored_name, labels)], store)
+    changes = Recoder(arrays, decoded, slices, asked, names).changes(given | labels)
+    changes = _without_equal(changes, [*map(stored_name, labels)], store)
     if asked.check_labels and asked.append_dim is not None:
         _check_labels(str(asked.append_dim), changes, before=asked.prepends)
     return Plan(
@@ -439,88 +407,3 @@ def _check_new(
                     f"conflicting sizes for dimension {dim!r}: length {size} on {name!r}, {there} in the "
                     "store; give variables of the same lengths"
                 )
-
-
-@dataclass(frozen=True)
-class _Encoder:
-    """Encodes values for existing variables of a group, and works out the regions that they go to."""
-
-    _arrays: Mapping[str, Array]
-    _decoded: Mapping[Hashable, Variable]
-    _slices: Mapping[Hashable, slice]
-    _asked: WriteOptions
-    _compared: Collection[str]
-    """Names of the variables that are compared with the stored ones, and not written."""
-
-    def changes(self, variables: Mapping[Hashable, Variable]) -> list[Change]:
-        """The changes of existing variables.
-
-        Raises
-        ------
-        ValueError
-            If values cannot be stored in the encoding of the stored variable.
-        """
-        found: dict[str, Change] = {}
-        units: dict[str, str] = {}  # Finer units that are needed, by the variable that owns them.
-        named = {stored_name(key): variable for key, variable in variables.items()}
-        for name, variable in named.items():
-            with naming(name, variable):
-                try:
-                    found[name] = self._change(variable, name)
-                except InexactTimesError as error:
-                    if not self._asked.widen_units or name in self._compared:
-                        raise
-                    owner = self._owner(name)
-                    units[owner] = finer(units.get(owner), str(error.found))
-        for name in map(str, self._decoded) if units else ():
-            needed = units.get(self._owner(name))
-            if needed is not None:
-                found[name] = self._widened(named.get(name), name, needed)
-        # Rewritten bounds get their own units, and are put in place before their owner's units change.
-        return sorted(found.values(), key=lambda each: each.rewritten and each.array.basename in units)
-
-    def _owner(self, name: str) -> str:
-        """The variable whose attributes contain the units of ``name``: itself, or the one that it bounds."""
-        if inherits_units(self._arrays[name], self._decoded[name]):
-            for other, array in self._arrays.items():
-                if array.metadata.attributes.get("bounds") == name:
-                    return other
-        return name
-
-    def _placed(self, variable: Variable, name: str) -> tuple[Variable, tuple[slice, ...], ArrayMetadata]:
-        """A variable in the order of the store, the region to write, and the new metadata of the array."""
-        array = self._arrays[name]
-        ordered, region = place(name, variable, array, self._slices, self._asked.append_dim)
-        shape = tuple(max(part.stop, size) for part, size in zip(region, array.shape, strict=True))
-        return ordered, region, resized(array.metadata, shape)
-
-    def _change(self, variable: Variable, name: str) -> Change:
-        array, compared = self._arrays[name], name in self._compared
-        ordered, region, metadata = self._placed(variable, name)
-        try:
-            encoded = encode_as_stored(ordered, name, array, self._decoded[name])
-        except DataTypeValidationError as error:
-            if compared:
-                error.advice = "give the values that are stored"
-            raise
-        return Change(array, fitted(encoded, name, array), region, metadata, compared=compared)
-
-    def _widened(self, variable: Variable | None, name: str, units: str) -> Change:
-        """The change that rewrites all of a variable in finer units of time."""
-        array, stored = self._arrays[name], self._decoded[name]
-
-        def encoded(loaded: Variable) -> Any:
-            return fitted(encode_as_stored(loaded, name, array, stored, units=units), name, array)
-
-        region, metadata = tuple[slice, ...](), array.metadata
-        if variable is not None:
-            variable, region, metadata = self._placed(variable, name)
-        values = np.zeros(metadata.shape, array.dtype)
-        values[tuple(map(slice, stored.shape))] = encoded(stored.load())
-        if variable is not None:
-            values[region] = encoded(variable.compute())
-        attributes = {**metadata.attributes, "units": units}
-        calendar = stored.encoding.get("calendar")
-        if calendar is not None:
-            attributes["calendar"] = calendar
-        return Change(array, values, region, replace(metadata, attributes=attributes), rewritten=True)

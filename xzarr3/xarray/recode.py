@@ -8,7 +8,8 @@ stored variable does not get.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,11 @@ from xarray.core.common import contains_cftime_datetimes
 
 from xzarr3.arrays import Array
 from xzarr3.errors import ArgumentError, DataTypeValidationError, MetadataError, shorten
+from xzarr3.model.metadata import ArrayMetadata
+from xzarr3.nodes.resize import resized
 from xzarr3.xarray.absent import as_masked
 from xzarr3.xarray.exact import PACKING, UNFAITHFUL, encode_values, is_lazy, unit_of
+from xzarr3.xarray.plan import WriteOptions, naming, stored_name
 from xzarr3.xarray.variables import as_variable
 
 STANDARD = frozenset(("standard", "gregorian", "proleptic_gregorian"))
@@ -46,38 +50,197 @@ def decoded_as_stored(arrays: Mapping[str, Array]) -> dict[Hashable, Variable]:
     return dict(decoded)
 
 
-def inherits_units(array: Array, stored: Variable) -> bool:
-    """Whether a variable has the units of the variable that it bounds, and none among its own attributes."""
-    return "units" in stored.encoding and "units" not in array.metadata.attributes
+@dataclass(frozen=True, eq=False)
+class Change:
+    """New values for a region of an existing array, and its new metadata.
 
-
-def encode_as_stored(
-    variable: Variable, name: str, array: Array, stored: Variable, *, units: str | None = None
-) -> Variable:
-    """Encode the values of a variable in the encoding of the stored variable.
-
-    Parameters
-    ----------
-    variable : Variable
-    name : str
-    array : Array
-        The stored array.
-    stored : Variable
-        The stored variable, from :func:`decoded_as_stored`.
-    units : str, optional
-        Units of time to use instead of the stored ones.
-
-    Raises
-    ------
-    InexactTimesError
-        If times cannot be represented exactly in the units.
-    ValueError
-        If other values cannot be represented in the stored encoding.
+    ``data`` are the values of the region, or all values if ``rewritten``. If ``compared``, they must be those
+    of the region, which are not changed.
     """
-    masked = as_masked(variable)
-    if masked is not None:
-        _check_absent(masked, name, array, stored)
-        variable = Variable(variable.dims, masked.filled(0), variable.attrs, variable.encoding, fastpath=True)
+
+    array: Array
+    data: Any
+    region: tuple[slice, ...]
+    metadata: ArrayMetadata
+    rewritten: bool = False
+    compared: bool = False
+
+    @property
+    def grows(self) -> bool:
+        """Whether the array gets a new shape in place."""
+        return not self.rewritten and self.metadata.shape != self.array.shape
+
+
+@dataclass(frozen=True)
+class Recoder:
+    """Encodes values for existing variables of a group, and works out the regions that they go to."""
+
+    _arrays: Mapping[str, Array]
+    _stored: Mapping[Hashable, Variable]
+    """The stored variables, from :func:`decoded_as_stored`."""
+    _slices: Mapping[Hashable, slice]
+    _asked: WriteOptions
+    _compared: Collection[str]
+    """Names of the variables that are compared with the stored ones, and not written."""
+
+    def changes(self, variables: Mapping[Hashable, Variable]) -> list[Change]:
+        """The changes of existing variables.
+
+        Raises
+        ------
+        ValueError
+            If values cannot be stored in the encoding of the stored variable, or their dimensions differ.
+        """
+        found: dict[str, Change] = {}
+        units: dict[str, str] = {}  # Finer units that are needed, by the variable that owns them.
+        named = {stored_name(key): variable for key, variable in variables.items()}
+        for name, variable in named.items():
+            with naming(name, variable):
+                try:
+                    found[name] = self._change(variable, name)
+                except InexactTimesError as error:
+                    if not self._asked.widen_units or name in self._compared:
+                        raise
+                    owner = self._owner(name)
+                    units[owner] = finer(units.get(owner), str(error.found))
+        for name in map(str, self._stored) if units else ():
+            needed = units.get(self._owner(name))
+            if needed is not None:
+                found[name] = self._widened(named.get(name), name, needed)
+        # Rewritten bounds get their own units, and are put in place before their owner's units change.
+        return sorted(found.values(), key=lambda each: each.rewritten and each.array.basename in units)
+
+    def _owner(self, name: str) -> str:
+        """The variable whose attributes contain the units of ``name``: itself, or the one that it bounds."""
+        if "units" in self._stored[name].encoding and "units" not in self._arrays[name].metadata.attributes:
+            for other, array in self._arrays.items():
+                if array.metadata.attributes.get("bounds") == name:
+                    return other
+        return name
+
+    def _change(self, variable: Variable, name: str) -> Change:
+        compared = name in self._compared
+        ordered, region, metadata = self._placed(variable, name)
+        try:
+            data = self._encoded(ordered, name)
+        except DataTypeValidationError as error:
+            if compared:
+                error.advice = "give the values that are stored"
+            raise
+        return Change(self._arrays[name], data, region, metadata, compared=compared)
+
+    def _widened(self, variable: Variable | None, name: str, units: str) -> Change:
+        """The change that rewrites all of a variable in finer units of time."""
+        array, stored = self._arrays[name], self._stored[name]
+        region, metadata = tuple[slice, ...](), array.metadata
+        if variable is not None:
+            variable, region, metadata = self._placed(variable, name)
+        values = np.zeros(metadata.shape, array.dtype)
+        values[tuple(map(slice, stored.shape))] = self._encoded(stored.load(), name, units)
+        if variable is not None:
+            values[region] = self._encoded(variable.compute(), name, units)
+        attributes = {**metadata.attributes, "units": units}
+        calendar = stored.encoding.get("calendar")
+        if calendar is not None:
+            attributes["calendar"] = calendar
+        return Change(array, values, region, replace(metadata, attributes=attributes), rewritten=True)
+
+    def _encoded(self, variable: Variable, name: str, units: str | None = None) -> Any:
+        """Values in the encoding and the data type of the stored array; blocks of dask are fitted later.
+
+        Parameters
+        ----------
+        variable : Variable
+        name : str
+        units : str, optional
+            Units of time to use instead of the stored ones.
+
+        Raises
+        ------
+        InexactTimesError
+            If times cannot be represented exactly in the units.
+        ValueError
+            If other values cannot be represented in the stored encoding.
+        """
+        array, stored = self._arrays[name], self._stored[name]
+        masked = as_masked(variable)
+        if masked is not None:
+            _check_absent(masked, name, array, stored)
+            values = masked.filled(0)
+            variable = Variable(variable.dims, values, variable.attrs, variable.encoding, fastpath=True)
+        encoded = _recoded(variable, name, array, stored, units)
+        if is_lazy(encoded.data):
+            return encoded.data
+        try:
+            elements = array.fitted(np.asarray(encoded.data), encoded.shape)
+        except MetadataError as error:
+            if array.dtype.kind not in "SU":
+                raise
+            raise ArgumentError(
+                f"Mismatched dtypes for variable {name} between Zarr store on disk and dataset to append: "
+                f"{error}"
+            ) from error
+        if masked is not None and masked.mask.any():
+            elements = np.array(elements)
+            elements[masked.mask] = array.zdtype.default_scalar()
+        return elements
+
+    def _placed(self, variable: Variable, name: str) -> tuple[Variable, tuple[slice, ...], ArrayMetadata]:
+        """A variable in the order of the store, the region to write, and the new metadata of the array.
+
+        Raises
+        ------
+        ValueError
+            If its dimensions or their lengths differ from the stored ones.
+        """
+        array, slices, append_dim = self._arrays[name], self._slices, self._asked.append_dim
+        dims = tuple(array.dimension_names or ())
+        if set(dims) != {*variable.dims} or len(dims) != array.ndim:
+            raise ArgumentError(
+                f"variable {name!r} already exists with different dimension names {dims} != {variable.dims}, "
+                "but changing variable dimensions is not supported by to_zarr(); rename those of the dataset "
+                "with .rename(), or replace the store with mode='w'"
+            )
+        sizes, region = variable.sizes, list[slice]()
+        for dim, size in zip(dims, array.shape, strict=True):
+            start, stop, _ = slices.get(dim, slice(None)).indices(size)
+            added = slice(size, size + sizes[dim])
+            region.append(added if dim == append_dim else slice(start, max(start, stop)))
+        lengths = {dim: part.stop - part.start for dim, part in zip(dims, region, strict=True)}
+        differ = [dim for dim, length in lengths.items() if length != sizes[dim]]
+        if differ:
+            found = [
+                f"{dim!r} has {sizes[dim]} here and {lengths[dim]} in the "
+                f"{'region' if dim in slices else 'store'}"
+                for dim in differ
+            ]
+            along = next((dim for dim in differ if dim in slices), None)
+            if along is None and append_dim is None:
+                advice = "pass append_dim to make the store longer, region to write a part of it, or mode='w'"
+            elif along is None:
+                advice = (
+                    f"only {append_dim!r} gets longer, so give all of the others, as after .reindex_like()"
+                )
+            elif slices[along] == slice(None):
+                advice = f"add the coordinate {along!r} to find the region with, or pass "
+                advice += f"region={{{along!r}: slice(...)}}"
+            else:
+                start = slices[along].start or 0
+                advice = (
+                    f"pass the part of the dataset that goes there, or region={{{along!r}: slice({start}, "
+                    f"{start + sizes[along]})}}; append_dim makes the store longer"
+                )
+            raise ArgumentError(
+                f"variable {name!r} already exists with different dimension sizes: {'; '.join(found)}; "
+                f"{advice}"
+            )
+        shape = tuple(max(part.stop, size) for part, size in zip(region, array.shape, strict=True))
+        ordered = variable if variable.dims == dims else variable.transpose(*dims)
+        return ordered, tuple(region), resized(array.metadata, shape)
+
+
+def _recoded(variable: Variable, name: str, array: Array, stored: Variable, units: str | None) -> Variable:
+    """A variable encoded as the stored one; see :meth:`Recoder._encoded`."""
     kind = _checked_kind(variable, name, array, stored)
     if array.is_optional and array.dtype.kind == "T" and set(PACKING).isdisjoint(stored.encoding):
         return variable  # Missing text has no value there.
@@ -107,11 +270,7 @@ def encode_as_stored(
             advice=f"pass widen_units=True, which stores all of the variable anew in {needed!r}; or use such "
             f"units from the first write on, encoding={{{name!r}: {{'units': {needed!r}}}}}",
         )
-    if masked is None or not masked.mask.any():
-        return encoded
-    elements = np.array(array.fitted(np.asarray(encoded.data), encoded.shape))
-    elements[masked.mask] = array.zdtype.default_scalar()
-    return encoded.copy(deep=False, data=elements)
+    return encoded
 
 
 def _check_absent(masked: Any, name: str, array: Array, stored: Variable) -> None:
@@ -128,27 +287,6 @@ def _check_absent(masked: Any, name: str, array: Array, stored: Variable) -> Non
             advice="fill it with .fillna(), convert it with .astype(float), to numbers among which NaN marks "
             "what is absent, or write the dataset anew with mode='w'",
         )
-
-
-def fitted(encoded: Variable, name: str, array: Array) -> Any:
-    """Encoded values in the data type of the array. A dask array stays one; its blocks are fitted later.
-
-    Raises
-    ------
-    ValueError
-        If the data type of the array cannot represent them.
-    """
-    data = encoded.data
-    if is_lazy(data):
-        return data
-    try:
-        return array.fitted(np.asarray(data), encoded.shape)
-    except MetadataError as error:
-        if array.dtype.kind not in "SU":
-            raise
-        raise ArgumentError(
-            f"Mismatched dtypes for variable {name} between Zarr store on disk and dataset to append: {error}"
-        ) from error
 
 
 def _kind(variable: Variable, calendar: str | None = None) -> str:
@@ -208,57 +346,3 @@ def finer(one: str | None, other: str) -> str:
     """
     ranks = {word: rank for rank, word in enumerate(UNITS)}
     return other if one is None else max(other, one, key=lambda units: ranks.get(unit_of(units), -1))
-
-
-def place(
-    name: str,
-    variable: Variable,
-    array: Array,
-    slices: Mapping[Hashable, slice],
-    append_dim: Hashable | None,
-) -> tuple[Variable, tuple[slice, ...]]:
-    """A variable with its dimensions in stored order, and the region of the array that it is written to.
-
-    Raises
-    ------
-    ValueError
-        If its dimensions or their lengths differ from the stored ones.
-    """
-    dims = tuple(array.dimension_names or ())
-    if set(dims) != {*variable.dims} or len(dims) != array.ndim:
-        raise ArgumentError(
-            f"variable {name!r} already exists with different dimension names {dims} != {variable.dims}, "
-            "but changing variable dimensions is not supported by to_zarr(); rename those of the dataset "
-            "with .rename(), or replace the store with mode='w'"
-        )
-    sizes, region = variable.sizes, list[slice]()
-    for dim, size in zip(dims, array.shape, strict=True):
-        start, stop, _ = slices.get(dim, slice(None)).indices(size)
-        added = slice(size, size + sizes[dim])
-        region.append(added if dim == append_dim else slice(start, max(start, stop)))
-    lengths = {dim: part.stop - part.start for dim, part in zip(dims, region, strict=True)}
-    differ = [dim for dim, length in lengths.items() if length != sizes[dim]]
-    if differ:
-        found = [
-            f"{dim!r} has {sizes[dim]} here and {lengths[dim]} in the "
-            f"{'region' if dim in slices else 'store'}"
-            for dim in differ
-        ]
-        along = next((dim for dim in differ if dim in slices), None)
-        if along is None and append_dim is None:
-            advice = "pass append_dim to make the store longer, region to write a part of it, or mode='w'"
-        elif along is None:
-            advice = f"only {append_dim!r} gets longer, so give all of the others, as after .reindex_like()"
-        elif slices[along] == slice(None):
-            advice = f"add the coordinate {along!r} to find the region with, or pass "
-            advice += f"region={{{along!r}: slice(...)}}"
-        else:
-            start = slices[along].start or 0
-            advice = (
-                f"pass the part of the dataset that goes there, or region={{{along!r}: slice({start}, "
-                f"{start + sizes[along]})}}; append_dim makes the store longer"
-            )
-        raise ArgumentError(
-            f"variable {name!r} already exists with different dimension sizes: {'; '.join(found)}; {advice}"
-        )
-    return variable if variable.dims == dims else variable.transpose(*dims), tuple(region)
