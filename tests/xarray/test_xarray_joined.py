@@ -238,6 +238,16 @@ def test_labels_may_decrease_and_differ_by_rounding() -> None:
         assert found.sizes["time"] == 4 * len(order)
 
 
+def test_labels_without_order_are_there_once() -> None:
+    named = [
+        xr.Dataset(coords={"station": [*names]}).assign(t=("station", [0.0] * 3))
+        for names in ("bad", "fae", "gch")
+    ]
+    with pytest.raises(ArgumentError, match=r"label a of 'station', element 1 of .*, is there twice; give"):
+        xzarr3.concat(stores_of(named[:2]), "station")
+    assert xzarr3.concat(stores_of(named[::2]), "station")["t"].shape == (6,)
+
+
 @pytest.mark.parametrize(("labels", "message"), [
     ([[2.0, np.nan], [0.0, 1.0]], "a label that is missing"),
     ([[np.nan, 1.0], [2.0, 3.0]], "a label that is missing"),

@@ -23,7 +23,7 @@ from xzarr3.joined.document import Recipe, with_places
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.parallel import parallel_map
 from xzarr3.xarray.alike import alike, coded, same
-from xzarr3.xarray.labels import decoded, unequal
+from xzarr3.xarray.labels import decoded, misplaced, unequal
 from xzarr3.xarray.variables import OpenOptions, Xzarr3DataStore
 
 AT_ONCE = 64
@@ -281,22 +281,18 @@ def _check_values(name: str, array: Any, first: Any, here: AnyArray, there: AnyA
 
 def _check_labels(array: JoinedArray, values: AnyArray) -> None:
     """Refuse labels that are there twice or out of order, though those of each source are not."""
-    labels = decoded(array, values)
-    if labels.dtype.kind not in "biufmMSUOT" or len(labels) < 2:
+    labels, bounds = decoded(array, values), array.joint.bounds
+    found = misplaced(labels, np.split(labels, bounds[1:-1]))
+    if found is None:
         return
-    bounds = array.joint.bounds
-    joints = np.zeros(len(labels) - 1, bool)
-    joints[[at - 1 for at in bounds[1:-1] if 0 < at < len(labels)]] = True
-    steps = labels[1:] > labels[:-1], labels[1:] < labels[:-1]
-    ordered = [way for way in steps if way[~joints].all()]
-    if ordered and not any(way.all() for way in ordered):
-        at = int(np.argmin(max(ordered, key=np.count_nonzero))) + 1
-        one = next(number for number, stop in enumerate(bounds[1:]) if at < stop)
-        raise ArgumentError(
-            f"label {labels[at]} of {array.basename!r}, the first of {array.sources[one].array.place}, "
-            f"follows {labels[at - 1]} of the store before it; give the stores in the order of their labels "
-            "and without overlap, or pass check_labels=False"
-        )
+    at, order = found
+    one = next(number for number, stop in enumerate(bounds[1:]) if at < stop)
+    element = "the first" if at == bounds[one] else f"element {at - bounds[one]}"
+    why = f"follows {labels[at - 1]} of the store before it" if order else "is there twice"
+    raise ArgumentError(
+        f"label {labels[at]} of {array.basename!r}, {element} of {array.sources[one].array.place}, {why}; "
+        "give the stores in the order of their labels and without overlap, or pass check_labels=False"
+    )
 
 
 # Finding dimensions and order

@@ -39,16 +39,7 @@ from xzarr3.nodes.find import check_holds, find_format, format_for_new
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.xarray.exact import is_lazy
-from xzarr3.xarray.labels import (
-    check_appended,
-    comparable,
-    differing,
-    first_of,
-    is_index,
-    other_labels,
-    other_values,
-    unwritten,
-)
+from xzarr3.xarray.labels import check_appended, comparable, difference, is_index, other_labels, other_values
 from xzarr3.xarray.plan import (
     DatasetNode,
     WriteOptions,
@@ -177,10 +168,10 @@ def _to_be_consolidated(asked: bool | None, store: Store, format: Format, path: 
 def _change(node: DatasetNode, store: Store) -> Plan | None:
     """The plan that changes an existing group; None if there is none and one may be made."""
     path, asked = node.path, node.asked
-    there = _found(node, store)
-    if there is None:
+    group = _find_group(store, path, asked)
+    if group is None:
         return None
-    group, arrays, others = there
+    arrays, others = _children(group, map(stored_name, node.dataset.variables))
     decoded = decoded_as_stored(arrays)
     dataset, slices, labels = find_region(node.dataset, asked, decoded)
     _check_given(dataset, arrays, asked)
@@ -236,14 +227,6 @@ def _to_encode(
     compared = [name for name, var in fixed.items() if asked.others == "compare" or var.dims == (name,)]
     left = fixed.keys() - compared if asked.others == "keep" else ()
     return {name: var for name, var in given.items() if name not in left}, compared
-
-
-def _found(node: DatasetNode, store: Store) -> tuple[Group, dict[str, Array], list[str]] | None:
-    """The group at a path, its arrays by name, and the names of other nodes; None if there is no group."""
-    group = _find_group(store, node.path, node.asked)
-    if group is None:
-        return None
-    return (group, *_children(group, map(stored_name, node.dataset.variables)))
 
 
 def _find_group(store: Store, path: str, asked: WriteOptions) -> Group | None:
@@ -337,19 +320,15 @@ def _without_equal(changes: list[Change], labels: Sequence[str], store: Store) -
         If values differ from the stored ones.
     """
 
-    def difference(change: Change) -> Change | str | None:
+    def compared(change: Change) -> Change | str | None:
         if not change.compared or is_lazy(change.data):
             return change
         array, region = change.array, change.region
-        given, stored = (comparable(array, each) for each in (np.asarray(change.data), array.get(region)))
-        differs = differing(array, region, given, stored)
-        if array.basename in labels and differs.any():
-            differs &= ~unwritten(array, stored)
-            if not differs.any():
-                return replace(change, compared=False)
-        return first_of(array, region, differs, given, stored)
+        given, may_complete = np.asarray(change.data), array.basename in labels
+        first = difference(array, region, given, array.get(region), may_complete=may_complete)
+        return replace(change, compared=False) if first == "" else first
 
-    found = parallel_map(difference, changes, store.concurrency)
+    found = parallel_map(compared, changes, store.concurrency)
     by_name = {change.array.basename: change.array for change in changes}
     others = {name: each for name, each in zip(by_name, found, strict=True) if isinstance(each, str)}
     of_region = {name: others[name] for name in others if name in labels}

@@ -36,22 +36,25 @@ class Compared(Array):
         ValueError
             If they differ.
         """
-        stored = comparable(self, self.read_selected(selection, threads=options.get("threads")))
-        given = comparable(self, self.fitted(values, stored.shape))
+        stored = self.read_selected(selection, threads=options.get("threads"))
         region = tuple(slice(each.start, each.start + each.count) for each in selection)
-        first = first_of(self, region, differing(self, region, given, stored), given, stored)
+        first = difference(self, region, self.fitted(values, stored.shape), stored)
         if first is not None:
             raise other_values({self.basename: first})
 
 
-def differing(array: Array, region: Sequence[slice], given: AnyArray, stored: AnyArray) -> AnyArray:
-    """Mask of the elements that would change if ``given`` were stored where ``stored`` was read.
+def difference(
+    array: Array, region: Sequence[slice], given: AnyArray, stored: AnyArray, *, may_complete: bool = False
+) -> str | None:
+    """The first element that would change if ``given`` were stored where ``stored`` was read, in words.
 
-    Labels that are as good as the same, see :func:`is_near`, do not differ.
+    None if no element would change. Labels that are as good as the same, see :func:`is_near`, do not differ.
+    With ``may_complete`` the result is empty if only elements would change that are :func:`unwritten`.
     """
+    given, stored = comparable(array, given), comparable(array, stored)
     differs = unequal(given, stored)
     if differs.any() and is_index(array) and is_near(decoded(array, given), decoded(array, stored)):
-        return np.zeros_like(differs)
+        return None
     if differs.any():  # A codec may have rounded what is stored.
         memory = MemoryStore()
         for key, document in array.format.documents(array.metadata, array.path).items():
@@ -59,7 +62,16 @@ def differing(array: Array, region: Sequence[slice], given: AnyArray, stored: An
         copy = Array(memory, array.path, array.metadata, format=array.format)
         copy.set(tuple(region), given)
         differs &= unequal(comparable(array, copy.get(tuple(region))), stored)
-    return differs
+    if not differs.any():
+        return None
+    if may_complete:
+        differs &= ~unwritten(array, stored)
+        if not differs.any():
+            return ""
+    at = np.unravel_index(int(differs.argmax()), differs.shape)
+    place = [part.start + int(index) for part, index in zip(region, at, strict=True)]
+    here, there = (shown(array, np.asarray(each[at])) for each in (given, stored))
+    return f"{f'at {place} ' if place else ''}is {here} here and {there} in the store"
 
 
 def comparable(array: Array, values: AnyArray) -> AnyArray:
@@ -100,18 +112,6 @@ def is_near(one: AnyArray, other: AnyArray) -> bool:
     return bool(
         np.allclose(other, one, rtol=0 if near > 0 else 1e-6, atol=near if near > 0 else 0, equal_nan=True)
     )
-
-
-def first_of(
-    array: Array, region: Sequence[slice], differs: AnyArray, given: AnyArray, stored: AnyArray
-) -> str | None:
-    """The place of the first of the elements that differ, and its value here and there; None if none does."""
-    if not differs.any():
-        return None
-    at = np.unravel_index(int(differs.argmax()), differs.shape)
-    place = [part.start + int(index) for part, index in zip(region, at, strict=True)]
-    here, there = (shown(array, np.asarray(each[at])) for each in (given, stored))
-    return f"{f'at {place} ' if place else ''}is {here} here and {there} in the store"
 
 
 def other_values(found: Mapping[str, str], kind: str = "variables") -> ArgumentError:
@@ -176,28 +176,42 @@ def check_appended(array: Array, labels: AnyArray, size: int, *, before: bool = 
     ------
     ValueError
     """
-    if not 0 < size < len(labels) or labels.dtype.kind not in _ORDERED:
+    if not 0 < size < len(labels):
         return
     if before:  # Read from the last to the first, they follow.
         labels = np.concatenate([labels[:size][::-1], labels[size:][::-1]])
-    repeated = _repeated(labels)
-    if repeated is not None and _repeated(labels[:size]) is None:
-        raise _refused(array, labels, size, repeated, "would be there twice", before)
-    up, down = _sorted(labels[:size])
-    if (up or down) and not any(_sorted(labels)):
-        rising = up and not (down and labels[size] < labels[size - 1])
-        in_order = labels[1:] >= labels[:-1] if rising else labels[1:] <= labels[:-1]
-        at = int(np.argmin(in_order)) + 1
+    found = misplaced(labels, [labels[:size]])
+    if found is None:
+        return
+    at, order = found
+    why = "would be there twice"
+    if order:
         beside = shown(array, np.asarray(labels[at - 1]))
-        order = "increase" if rising != before else "decrease"
+        order = order if not before else "decrease" if order == "increase" else "increase"
         why = f"would {'precede' if before else 'follow'} {beside}, though the labels {order}"
-        raise _refused(array, labels, size, at, why, before)
+    raise _refused(array, labels, size, at, why, before)
 
 
-def _sorted(labels: AnyArray) -> tuple[bool, bool]:
-    """Whether labels never decrease, and whether they never increase."""
-    with np.errstate(invalid="ignore"):  # Missing ones among objects.
-        return bool(np.all(labels[1:] >= labels[:-1])), bool(np.all(labels[1:] <= labels[:-1]))
+def misplaced(labels: AnyArray, parts: Sequence[AnyArray]) -> tuple[int, str] | None:
+    """The first label that is there twice or out of order, though within each of these parts none is.
+
+    Returns its index, and whether the labels "increase" or "decrease"; empty if it is there twice.
+    """
+    if labels.dtype.kind not in _ORDERED:
+        return None
+    repeated = _repeated(labels)
+    if repeated is not None and all(_repeated(part) is None for part in parts):
+        return repeated, ""
+    ends: dict[str, int] = {}  # Where an order ends that all parts have.
+    for order, follows in (("increase", np.greater_equal), ("decrease", np.less_equal)):
+        with np.errstate(invalid="ignore"):  # Missing ones among objects.
+            steps, *own = (np.asarray(follows(each[1:], each[:-1]), bool) for each in (labels, *parts))
+        if steps.all():
+            return None
+        if all(each.all() for each in own):
+            ends[order] = int(np.argmin(steps)) + 1
+    order = max(ends, key=ends.__getitem__, default="")
+    return (ends[order], order) if order else None
 
 
 def _repeated(labels: AnyArray) -> int | None:
