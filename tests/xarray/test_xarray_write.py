@@ -454,12 +454,19 @@ def test_times_in_units_finer_than_their_own(
     assert group["v"].attrs.get("dtype") == ("timedelta64[s]" if values.dtype.kind == "m" else None)
 
 
+@pytest.mark.parametrize("dtype", ["i4", "i8"])
+@pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("calendar", ["standard", "gregorian", "proleptic_gregorian"])
-def test_dates_that_are_all_missing_are_written_and_appended(calendar: str) -> None:
-    encoding = {"v": {"dtype": "i8", **DAYS, "calendar": calendar, "_FillValue": -1}}
-    store = to_zarr(_with("v", ["NaT", "NaT"]), encoding=encoding).store
+def test_dates_that_are_all_missing_are_written_and_appended(
+    calendar: str, chunked: bool, dtype: str
+) -> None:
+    def dates(*given: str) -> xr.Dataset:
+        return _with("v", [*given]).chunk(d=1) if chunked else _with("v", [*given])
+
+    encoding = {"v": {"dtype": dtype, **DAYS, "calendar": calendar, "_FillValue": -1}}
+    store = to_zarr(dates("NaT", "NaT"), encoding=encoding).store
     for date in ("NaT", "2000-01-01"):
-        to_zarr(_with("v", [date]), store, append_dim="d")
+        to_zarr(dates(date), store, append_dim="d")
     found = open_dataset(store)["v"]
     assert found.isnull().values.tolist() == [True, True, True, False]
     assert found.encoding["calendar"] == ("proleptic_gregorian" if calendar[0] == "p" else calendar)
