@@ -155,7 +155,12 @@ def test_missing_text_is_kept_by_its_mark(tmp_path: Path, kind: str, zarr_format
 
 def test_missing_bytes_are_kept_by_a_mark_in_version_2() -> None:
     store = to_zarr(MISSING_BYTES, zarr_format=2, encoding={"v": {"_FillValue": b"??"}}).store
-    assert open_dataset(store)["v"].isnull().values.tolist() == [False, True]
+    found = open_dataset(store)
+    assert found["v"].isnull().values.tolist() == [False, True]
+    for chunks in (None, {}):
+        with pytest.raises(xzarr3.DataTypeValidationError, match=r"'v' has missing bytes at index"):
+            to_zarr(open_dataset(store, chunks=chunks), zarr_format=3)
+    xr.testing.assert_equal(open_dataset(to_zarr(found[{"x": [0]}], zarr_format=3).store), found[{"x": [0]}])
 
 
 TRANSPOSE = {"name": "transpose", "configuration": {"order": [1, 0]}}

@@ -315,6 +315,8 @@ def _plan_array(
     node, explicit = node_prefix(group.path) + name, key in group.asked.encoding
     _check_dimensions(variable, name)
     variable = with_plain_labels(variable, name)
+    if not explicit and _reads_no_marked_bytes(format):
+        variable = _without_marked_bytes(variable)
     said = "_FillValue" in variable.encoding or "_FillValue" in variable.attrs
     encoded = encode_values(variable, name, explicit=explicit)
     settings = array_settings(encoded, name, format, explicit=explicit)
@@ -338,6 +340,19 @@ def _plan_array(
         metadata = made_with_settings(make, settings, encoded, format, explicit=explicit, growing=growing)
     data = encoded.data if is_lazy(encoded.data) else np.asarray(encoded.data)
     return WrittenArray(node, metadata, keep_empty, data)
+
+
+def _reads_no_marked_bytes(format: Format) -> bool:
+    """Whether xarray's own engine reads no ``_FillValue`` of bytes in a format."""
+    return not (follows_version_2(format) or isinstance(format, DraftFormat))
+
+
+def _without_marked_bytes(variable: Variable) -> Variable:
+    """``variable`` without a ``_FillValue`` of bytes in its encoding; missing bytes are refused then."""
+    if not isinstance(variable.encoding.get("_FillValue"), bytes):
+        return variable
+    encoding = {key: value for key, value in variable.encoding.items() if key != "_FillValue"}
+    return Variable(variable.dims, variable._data, variable.attrs, encoding, fastpath=True)
 
 
 def _check_dimensions(variable: Variable, name: str) -> None:
@@ -416,7 +431,7 @@ def _attributes(
         # xarray's own engine cannot open text with a _FillValue in this format; it masks missing_value alike.
         return {**encoded, "missing_value": str(fill_value)}, None
     try:
-        if variable.dtype.kind == "S" and not isinstance(format, DraftFormat):
+        if variable.dtype.kind == "S" and _reads_no_marked_bytes(format):
             raise ArgumentError(f"xarray's own engine cannot read a _FillValue of dtype {variable.dtype}")
         encoded["_FillValue"] = encode_fill_value(fill_value, variable.dtype)
     except ValueError as error:
