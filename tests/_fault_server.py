@@ -429,6 +429,7 @@ class _Connection:
             "signed": "authorization" in headers, "connection": self.number, "size": len(request.body),
             "fault": None if rule is None else rule.kind,
             "status": None,  # As long as there is no answer.
+            "sent": 0,  # Bytes in the body of the answer, which a notebook counts.
         }  # fmt: skip
         log.append(entry)
         try:
@@ -448,7 +449,7 @@ class _Connection:
             self.cut()
         else:
             answer = self.state.faulty_answer(request, kind, told)
-            entry["status"] = answer.status
+            entry["status"], entry["sent"] = answer.status, len(answer.body)
             if kind == "lost-answer":
                 self.cut()
             else:
