@@ -7,6 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 from _servers import azure_server, fault_process, fault_server, gcs_server, http_server, s3_server  # noqa: F401
 from _skips import fail_if_unknown
@@ -84,6 +85,12 @@ def no_lease_is_renewed_after_a_test() -> Iterator[None]:
 def python_executor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Python does all work, for what only it does: it keeps indexes of shards, for one."""
     monkeypatch.setattr(native.switch, "is_on", False)
+
+
+@pytest.fixture
+def one_task_at_a_time() -> Iterator[None]:
+    with dask.config.set(scheduler="synchronous"):
+        yield
 
 
 @pytest.fixture(scope="session")

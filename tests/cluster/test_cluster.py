@@ -28,6 +28,7 @@ import pytest
 import xarray as xr
 from _conformance import contents, refused, run_threads
 from _engines import theirs
+from _graphs import numbers
 from _processes import Process
 from _recording import heard
 from _strategies import attempt
@@ -77,10 +78,6 @@ STORES: dict[str, Callable[[Path], xzarr3.Store]] = {
 def _in(made: xzarr3.Store) -> Array:
     """An array in a store, of which nobody is asked whether it is there."""
     return Array(made, "a/x", xzarr3.create_array(MemoryStore(), "a/x", **OPTIONS).metadata)
-
-
-def _values(*shape: int) -> Values:
-    return np.random.default_rng(sum(shape)).random(shape) + 1
 
 
 @pytest.mark.parametrize("kind", STORES)
@@ -247,7 +244,7 @@ for recipe in recipes:
 
 def test_unpickling_touches_nothing(tmp_path: Path) -> None:
     """Not a file, not a socket, not a thread, not a package: it happens on the event loop of a worker."""
-    stored = xzarr3.create_array(tmp_path / "stored", "a/x", data=_values(20, 20), chunks=5, shards=10)
+    stored = xzarr3.create_array(tmp_path / "stored", "a/x", data=numbers(20, 20), chunks=5, shards=10)
     group = xzarr3.open_group(tmp_path / "stored")
     things: dict[str, Any] = {"group and tasks": [group, *stored.chunk_tasks(), from_zarr(stored)]}
     for kind, make in STORES.items():
@@ -394,7 +391,7 @@ def test_workers_killed_in_the_middle_of_writes(
     client: Client, tmp_path: Path, blocks: Any, layout: dict[str, Any], region: Any
 ) -> None:
     """Nothing of half a value is seen, and nothing is lost of what was there and was not written."""
-    expected = _values(40, 33)
+    expected = numbers(40, 33)
     target = xzarr3.create_array(tmp_path / "store", data=expected, dtype="f8", **layout)
     units, marker = set(contents(target.store)), str(tmp_path / "dead")
     # Whichever worker writes the second value is killed halfway.
@@ -428,7 +425,7 @@ def test_tasks_of_a_cluster_have_one_thread(client: Client, tmp_path: Path) -> N
 @pytest.mark.usefixtures("python_executor")  # Its writes can be stopped halfway.
 def test_a_task_that_was_given_up_and_still_runs_writes_the_same(tmp_path: Path) -> None:
     """A worker that was suspended goes on after another one has repeated its task."""
-    source = _values(30, 20)
+    source = numbers(30, 20)
     array = xzarr3.create_array(tmp_path / "store", data=np.zeros((30, 20)), chunks=(10, 20), shards=(30, 20))
     recipe = pickle.dumps(array)
 
@@ -462,7 +459,7 @@ def test_a_task_that_was_given_up_and_still_runs_writes_the_same(tmp_path: Path)
 
 
 def test_reading_and_computing(client: Client, local_store: LocalStore) -> None:
-    values = _values(60, 80)
+    values = numbers(60, 80)
     array = xzarr3.create_array(local_store, "a/x", data=values, chunks=(5, 10), shards=(20, 40))
     expected = (values[::2] - values.mean(axis=0)).std()
     for lazy in (
@@ -487,7 +484,7 @@ def test_datasets_are_computed(client: Client, tmp_path: Path) -> None:
 
 
 def test_memory_stores_can_be_read_but_not_written_elsewhere(client: Client) -> None:
-    memory, values, ones = MemoryStore(), _values(20, 20), da.ones((20, 20), chunks=10)
+    memory, values, ones = MemoryStore(), numbers(20, 20), da.ones((20, 20), chunks=10)
     array = xzarr3.create_array(memory, data=values, chunks=10)
     np.testing.assert_array_equal(from_zarr(array).compute(), values)
     before = contents(memory)
@@ -506,7 +503,7 @@ def test_memory_stores_can_be_read_but_not_written_elsewhere(client: Client) -> 
 
 
 def test_worker_killed_from_outside(client: Client, tmp_path: Path) -> None:
-    values = _values(90, 60)
+    values = numbers(90, 60)
     options: Any = {"chunks": (5, 6), "shards": (10, 30), "write_empty_chunks": True}
     target = xzarr3.create_array(tmp_path / "store", data=np.zeros((90, 60)), **options)
     source = da.from_array(values, chunks=(10, 30))

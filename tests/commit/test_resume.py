@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
@@ -37,6 +37,7 @@ from xzarr3.formats.v3 import V3
 from xzarr3.grid import Steps
 from xzarr3.stores import CacheStore, WrapperStore
 
+pytestmark = pytest.mark.usefixtures("one_task_at_a_time")
 SHAPE = (12, 10)
 ENCODING: dict[str, Any] = {
     "plain": {"chunks": (3, 2)},
@@ -45,12 +46,6 @@ ENCODING: dict[str, Any] = {
 }
 BLOCKS = 20 + 12 + 12
 TILES = 20 + 6 + 8
-
-
-@pytest.fixture(autouse=True)
-def _one_after_the_other() -> Iterator[None]:
-    with dask.config.set(scheduler="synchronous"):
-        yield
 
 
 def _made(block: Any, log: str, pause: float) -> Any:

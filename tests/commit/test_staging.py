@@ -6,13 +6,12 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -38,6 +37,7 @@ from xzarr3.commit import directory, keys
 from xzarr3.commit.lease import Lease, lease_key
 from xzarr3.nodes.documents import store_documents as store_documents_of_nodes
 
+pytestmark = pytest.mark.usefixtures("one_task_at_a_time")
 DAY = 86400
 forks = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
@@ -64,12 +64,6 @@ def at_block(n: int, act: Callable[[], object]) -> xr.Dataset:
 
     source = da.zeros(4, chunks=1).map_blocks(make, dtype="f8", meta=np.zeros(0))
     return xr.Dataset({"t": ("x", source)})
-
-
-@pytest.fixture(autouse=True)
-def _one_after_the_other() -> Iterator[None]:
-    with dask.config.set(scheduler="synchronous"):
-        yield
 
 
 def values(store: Any, group: str | None = None, name: str = "t") -> list[float]:

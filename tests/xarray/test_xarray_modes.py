@@ -85,12 +85,6 @@ class KillingStore(NotingStore):
         return (self.killed if in_main else StoreError)(text)
 
 
-@pytest.fixture
-def _synchronous() -> Any:
-    with dask.config.set(scheduler="synchronous"):
-        yield
-
-
 def timed(n: int, start: int) -> xr.Dataset:
     """A part of one dataset, the whole of which can be put together by appending."""
     whole = dates(12).drop_vars(["name", "s"])
@@ -120,7 +114,7 @@ def read(store: Any, **options: Any) -> xr.Dataset:
     return opened(store, **options).load()
 
 
-@pytest.mark.usefixtures("_synchronous")
+@pytest.mark.usefixtures("one_task_at_a_time")
 @pytest.mark.parametrize("zarr_format", [3, slow(2)])
 @pytest.mark.parametrize("name", slow_but(CHANGES, "append lazily", "region"))
 @pytest.mark.parametrize("error", [KilledError, slow(StoreError)])
@@ -175,7 +169,7 @@ def test_killed_anywhere(name: str, zarr_format: Any, error: Any) -> None:
     assert torn <= len(old.variables)
 
 
-@pytest.mark.usefixtures("_synchronous")
+@pytest.mark.usefixtures("one_task_at_a_time")
 @pytest.mark.parametrize("zarr_format", [3, 2])
 def test_consolidated_once_and_last(zarr_format: Any) -> None:
     store, last = NotingStore(), "zarr.json" if zarr_format == 3 else ".zmetadata"

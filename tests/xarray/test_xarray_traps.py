@@ -30,11 +30,11 @@ from xzarr3.conventions.fill_value_attribute import encode_fill_value
 from xzarr3.errors import ChangedError, ConflictError, MetadataError
 from xzarr3.xarray import open_dataset
 
-pytestmark = pytest.mark.filterwarnings(
+pytestmark = [pytest.mark.usefixtures("one_task_at_a_time"), pytest.mark.filterwarnings(
     "ignore:The specified chunks separate the stored chunks",
     "ignore:saving variable .* with floating point data as an integer",
     "ignore:invalid value encountered in cast",
-)
+)]  # fmt: skip
 
 
 def stamps(*texts: str) -> xr.Dataset:
@@ -44,12 +44,6 @@ def stamps(*texts: str) -> xr.Dataset:
 def stored(dataset: xr.Dataset, **encoding: Any) -> Any:
     """A store that holds a dataset."""
     return to_zarr(dataset, encoding=encoding).store
-
-
-@pytest.fixture(autouse=True)
-def _one_after_the_other() -> Any:
-    with dask.config.set(scheduler="synchronous"):
-        yield
 
 
 DAYS = {"units": "days since 2000-01-01", "dtype": "int64"}
