@@ -228,16 +228,9 @@ def divided(boxes: Boxes, given: Geometry) -> tuple[Numbers, Numbers, Boxes]:
         that it comes from; and the new boxes, whose starts count from the chunk.
     """
     lengths, steps = np.array(given.lengths, np.int64), np.array(given.steps, np.int64)
-    coords, extent, place, parent = (
-        boxes.start // lengths,
-        boxes.extent,
-        boxes.place,
-        np.arange(len(boxes.place)),
-    )
-    start = boxes.start - coords * lengths
-    number = (
-        start + (extent - 1) * steps
-    ) // lengths  # Of chunks beyond the first one, along each dimension.
+    coords, extent, place = boxes.start // lengths, boxes.extent, boxes.place
+    start, parent = boxes.start - coords * lengths, np.arange(len(place))
+    number = (start + (extent - 1) * steps) // lengths  # Of further chunks, along each dimension.
     for axis in number.any(axis=0).nonzero()[0].tolist():
         length, step, stride = (each[axis] for each in given)
         more = number[:, axis]
