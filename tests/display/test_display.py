@@ -318,7 +318,7 @@ def test_touched_chunks(array: xzarr3.Array, data: st.DataObject) -> None:
     for length in array.shape:
         low, high = sorted((data.draw(st.integers(0, length)), data.draw(st.integers(0, length))))
         part = slice(low, high, data.draw(st.sampled_from([1, 1, 2, 3])))
-        slices.append(data.draw(st.sampled_from([part, part, size - 1, slice(None, None, -1)])))
+        slices.append(data.draw(st.sampled_from([part, part, length - 1, slice(None, None, -1)])))
     basic = tuple(slices)
     assert drawn_chunks(array, array.plan(basic)) == touched_chunks(array, numbers[basic])
     number = data.draw(st.integers(1, 4))
