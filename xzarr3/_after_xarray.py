@@ -11,26 +11,8 @@ from typing import Any
 _ACCESSOR = "xzarr3.xarray.accessor"
 
 
-class _Loader:
-    """Loads xarray as its own loader does, and registers the accessors then."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        if hasattr(module, "register_datatree_accessor"):
-            import_module(_ACCESSOR)
-
-
 class _Finder:
-    """Finds xarray where the other finders do."""
+    """Finds xarray where the other finders do, and registers the accessors once it is loaded."""
 
     @classmethod
     def find_spec(cls, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -38,8 +20,16 @@ class _Finder:
             return None
         others = (each for each in sys.meta_path if each is not cls)
         spec = next(filter(None, (each.find_spec(name, path, target) for each in others)), None)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)  # type: ignore[assignment]
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            load = loader.exec_module
+
+            def load_both(module: ModuleType) -> None:
+                load(module)
+                if hasattr(module, "register_datatree_accessor"):
+                    import_module(_ACCESSOR)
+
+            loader.exec_module = load_both  # Of this loader alone: each search makes another one.
         return spec
 
 

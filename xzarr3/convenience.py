@@ -8,7 +8,7 @@ from typing import Any, Literal
 from xzarr3._types import AnyArray
 from xzarr3.api import create_array, open, open_group, place_for_new
 from xzarr3.arrays import Array
-from xzarr3.errors import ArgumentError, ArgumentTypeError, NodeTypeError, short_traceback
+from xzarr3.errors import ArgumentError, ArgumentTypeError, short_traceback
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
 from xzarr3.new_array import make_nodes
@@ -186,12 +186,9 @@ def tree(group: StoreLike | Group, path: str = "", **options: Any) -> Any:
     └── ocean/
         └── sst (4) int16
     """
-    if not isinstance(group, Group):
-        return open_group(group, path, **options).tree()
-    node = group[path] if path else group
-    if not isinstance(node, Group):
-        raise NodeTypeError(f"'{node.name}' of {node.store} is an array, not a group")
-    return node.tree()
+    if isinstance(group, Group):
+        return group.get_group(path).tree()
+    return open_group(group, path, **options).tree()
 
 
 @short_traceback

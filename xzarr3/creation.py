@@ -14,10 +14,9 @@ from xzarr3.arrays import Array
 from xzarr3.errors import ArgumentTypeError, short_traceback
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
-from xzarr3.new_array import ZERO, fill_like, filled, like, settings_like
+from xzarr3.new_array import KEEP, ZERO, fill_like, filled, is_keep, like, settings_like
 from xzarr3.stores import MemoryStore, StoreLike
 
-_KEEP = "keep"
 _KEPT = ("chunks", "shards", "filters", "serializer", "compressors")
 
 
@@ -233,11 +232,11 @@ def from_array(
     path: str = "",
     name: str | None = None,
     write_data: bool = True,
-    chunks: Any = _KEEP,
-    shards: Any = _KEEP,
-    filters: Any = _KEEP,
-    serializer: Any = _KEEP,
-    compressors: Any = _KEEP,
+    chunks: Any = KEEP,
+    shards: Any = KEEP,
+    filters: Any = KEEP,
+    serializer: Any = KEEP,
+    compressors: Any = KEEP,
     **options: Any,
 ) -> Array:
     """Create an array from another one or from other values, with the settings of the other array.
@@ -271,24 +270,15 @@ def from_array(
     """
     if "shape" in options:
         raise ArgumentTypeError("from_array() takes the shape of its data; leave shape=... out")
+    found = settings_like(data)
+    if isinstance(data, Array):
+        found |= {"fill_value": data.fill_value, "dimension_names": data.dimension_names}
+        found["attributes"] = data.attrs.asdict()  # type: ignore[attr-defined]
+    elif write_data:
+        del found["shape"], found["dtype"]  # The values have them.
     asked = (chunks, shards, filters, serializer, compressors)
-    given = {key: value for key, value in zip(_KEPT, asked, strict=True) if not _is_keep(value)}
-    given = {**options, **given}
-    if name is not None:
-        given["name"] = name
-    if not isinstance(data, Array):
-        found = {**settings_like(data), **given}
-        if write_data:
-            del found["shape"], found["dtype"]
-            return _created(store, path, data=data, **found)
-        return _created(store, path, **found)
-    kept = {"attributes": data.attrs.asdict(), "dimension_names": data.dimension_names}  # type: ignore[attr-defined]
-    found = {**settings_like(data), "fill_value": data.fill_value, **kept, **given}
-    return _created(store, path, data=data if write_data else None, **found)
-
-
-def _is_keep(value: object) -> bool:
-    return isinstance(value, str) and value == _KEEP
+    found |= {key: value for key, value in zip(_KEPT, asked, strict=True) if not is_keep(value)}
+    return _created(store, path, data=data if write_data else None, name=name, **{**found, **options})
 
 
 def _created(store: StoreLike | None, path: str, **options: Any) -> Array:

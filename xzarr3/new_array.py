@@ -293,6 +293,14 @@ def fill_like(a: Any) -> object:
     return a.fill_value if isinstance(a, Array) else None
 
 
+KEEP = "keep"
+
+
+def is_keep(value: object) -> bool:
+    """Whether a setting is that of the array that is copied."""
+    return isinstance(value, str) and value == KEEP
+
+
 def settings_like(a: Any, *, zarr_format: ZarrFormat | None = None, **_: Any) -> dict[str, Any]:
     """The settings of an array that one like it takes; its codecs only in the same format."""
     if isinstance(a, Array):

@@ -731,6 +731,7 @@ def test_counts_of_arrays_and_of_what_is_copied() -> None:
     assert array.nchunks_initialized == array.nchunks
     assert xzarr3.zeros((), dtype="i2").nchunks == 1
     assert xzarr3.zeros((0, 3), chunks=1).nchunks == 0
+    assert xzarr3.from_array(None, data=[1.0, 2.0], dtype="i1")[...].dtype == "i1"
     huge = xzarr3.zeros((10**6, 10**6), chunks=(1000, 1000), dtype="i1")
     huge[5, 5] = 1
     again = xzarr3.from_array(None, data=huge)

@@ -13,8 +13,8 @@ from xzarr3.cli.arguments import NODE
 from xzarr3.cli.look import nodes_to_json
 from xzarr3.cli.output import Output
 from xzarr3.cli.running import command
-from xzarr3.copying.settings import KEEP
 from xzarr3.errors import Xzarr3Error, printable
+from xzarr3.new_array import KEEP
 from xzarr3.walk import nodes_of
 
 

@@ -10,7 +10,7 @@ from xzarr3.codecs.base import Codec
 from xzarr3.codecs.transpose import TransposeCodec
 from xzarr3.conventions.fill_value_attribute import with_same_mask, without_literals
 from xzarr3.conventions.nonfinite_attributes import as_text, finite_attributes, is_finite
-from xzarr3.copying.settings import KEEP, Settings, is_keep
+from xzarr3.copying.settings import Settings
 from xzarr3.copying.values import encoded_alike
 from xzarr3.errors import MetadataError, did_you_mean, levels_to_caller, listed, printable
 from xzarr3.formats import Format
@@ -18,6 +18,7 @@ from xzarr3.formats.base import fits
 from xzarr3.groups import Group
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, Origin
+from xzarr3.new_array import KEEP, is_keep
 from xzarr3.readable import ReadableArray
 
 

@@ -17,7 +17,7 @@ from xzarr3.arrays import Array
 from xzarr3.commit.replace import check_resumable, transaction, write
 from xzarr3.copying.plan import Encoding, Plan, Source, planned
 from xzarr3.copying.resume import CopyResumption, fingerprint
-from xzarr3.copying.settings import KEEP, Settings
+from xzarr3.copying.settings import Settings
 from xzarr3.copying.temporary import can_keep, chunks_between, temporary
 from xzarr3.copying.values import ArrayCopy, Means, do_all, most_threads
 from xzarr3.differences import diff
@@ -26,6 +26,7 @@ from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
 from xzarr3.joined.array import JoinedArray
 from xzarr3.joined.group import JoinedGroup
+from xzarr3.new_array import KEEP
 from xzarr3.nodes.freshness import check_read
 from xzarr3.nodes.node import locate_node
 from xzarr3.parallel import asked_threads, parallel_map

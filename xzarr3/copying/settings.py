@@ -22,6 +22,7 @@ from xzarr3.grid import Grid
 from xzarr3.groups import Group
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.model.metadata import ArrayMetadata
+from xzarr3.new_array import KEEP, is_keep
 from xzarr3.nodes.array_settings import (
     cast_fill_value,
     chosen_compressors,
@@ -31,13 +32,6 @@ from xzarr3.nodes.array_settings import (
 )
 from xzarr3.nodes.node import ancestors
 from xzarr3.readable import ReadableArray
-
-KEEP = "keep"
-
-
-def is_keep(value: object) -> bool:
-    """Whether a setting is that of the source."""
-    return isinstance(value, str) and value == KEEP
 
 
 @dataclass(frozen=True)
