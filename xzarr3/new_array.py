@@ -17,7 +17,7 @@ from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
 from xzarr3.conventions.nonfinite_attributes import finite_attributes
 from xzarr3.dtypes import ZDType, parse_dtype
-from xzarr3.errors import ArgumentTypeError, MetadataError, NodeTypeError, listed, located
+from xzarr3.errors import ArgumentTypeError, MetadataError, NodeTypeError, listed, located, shorten
 from xzarr3.formats import Format, ZarrFormat, documents
 from xzarr3.formats.base import fits, node_prefix
 from xzarr3.grid import as_lengths
@@ -274,7 +274,18 @@ ZERO = object()
 
 
 def filled(shape: Any, fill_value: object, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of an array that has one value everywhere; :data:`ZERO` stands for its zero."""
+    """The options of an array that has one value everywhere; :data:`ZERO` stands for its zero.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If the options have a fill value, too.
+    """
+    if "fill_value" in options:
+        raise ArgumentTypeError(
+            f"fill_value={shorten(options['fill_value'])} for an array of zeros or ones; leave it out, or "
+            "use full() or full_like()"
+        )
     if fill_value is ZERO:
         fill_value = zero_of(options.get("dtype", "float64"))
     return dict(shape=shape, fill_value=fill_value, **{"dtype": "float64", **options})
@@ -285,7 +296,7 @@ def like(
 ) -> dict[str, Any]:
     """The options of an array like another one that has one value; :data:`ZERO` stands for its zero."""
     found = {**settings_like(a, zarr_format=zarr_format or options.get("zarr_format")), **options}
-    return dict(fill_value=zero_of(found["dtype"]) if fill_value is ZERO else fill_value, **found)
+    return filled(found.pop("shape"), fill_value, found)
 
 
 def fill_like(a: Any) -> object:

@@ -415,6 +415,8 @@ MISTAKES: list[tuple[Callable[[Any], Any], type[Exception], str, str]] = [
     (lambda t: xzarr3.check("x", decod="all"), WrongType, "check() has", "did you mean 'decode'?"),
     (lambda t: list(t.group.members(max_dept=1)), WrongType, "members() has", "did you mean 'max_depth'?"),
     (lambda t: xzarr3.advise(acces={}), WrongType, "advise() has", "did you mean 'access'?"),
+    (lambda t: xzarr3.zeros(3, fill_value=7), WrongType, "fill_value=7 for", "use full()"),
+    (lambda t: t.group.ones("x", shape=1, fill_value=7), WrongType, "fill_value=7 for", "leave it out"),
     (lambda t: xzarr3.from_array(None, data=[1], shape=3), WrongType, "from_array()", "leave shape=... out"),
     *((lambda t, given=given: xzarr3.to_zarr(t.values[["t2m"]], t.empty, encoding={"t2m": given}),
        Argument, "unexpected encoding parameters for variable 't2m'", told)
