@@ -438,6 +438,9 @@ def test_foreign_store_elsewhere(is_in_memory: bool, tmp_path: Path, monkeypatch
         assert contents(store) == {"a": VALUE, "b": VALUE}
     guarded = pickle.loads(pickle.dumps(store.with_traits(read_only=True)))
     assert (guarded.read_only, store.read_only) == (True, False)
+    hasty = open_store(quiet(MemoryStore())).with_traits(conflict_deadline=1.0)
+    pickle.loads(pickle.dumps(hasty)).set("a", VALUE)  # The store that it was made of is the same, and there.
+    assert contents(hasty) == {"a": VALUE}
 
 
 def test_foreign_store_that_cannot_be_in_another_process_says_so() -> None:

@@ -15,7 +15,7 @@ from xzarr3._types import Buffer, ByteRange
 from xzarr3.arrays import Array
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.model.metadata import ArrayMetadata
-from xzarr3.stores.base import Store, Traits
+from xzarr3.stores.base import Store
 from xzarr3.stores.values import Value
 
 
@@ -64,9 +64,8 @@ class ImaginedStore(Store):
     """The store of an array of this layout, all of whose chunks exist, at a place with these costs."""
 
     def __init__(self, metadata: ArrayMetadata, target: Target, ratio: float) -> None:
-        super().__init__()
         is_disk = target.over_read == math.inf and target.at_once == 1
-        self.traits = Traits(
+        super().__init__(
             read_only=True, concurrency=target.at_once, request_bytes=target.request_bytes,
             over_read=target.over_read,
             folder="" if is_disk else None,  # Enough for :class:`~xzarr3.io.fetch.Price`.

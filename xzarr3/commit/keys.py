@@ -41,7 +41,7 @@ from xzarr3.nodes.documents import store_documents
 from xzarr3.nodes.erase import erase_stages, formats_in, keys_at, owns
 from xzarr3.nodes.find import metadata_of
 from xzarr3.parallel import parallel_map
-from xzarr3.stores import Store, Traits
+from xzarr3.stores import Store
 from xzarr3.stores.base import MOST_COPIED
 
 
@@ -422,8 +422,7 @@ class StagedKeys(Store):
     reports = False
 
     def __init__(self, store: Store, prefix: str) -> None:
-        super().__init__()
-        self.traits = Traits(
+        super().__init__(
             read_only=store.read_only,
             operations=tuple(filter(store._can, store.traits.operations)),
             concurrency=store.concurrency,

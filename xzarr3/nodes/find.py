@@ -33,7 +33,7 @@ from xzarr3.nodes.seen import note_all, note_date
 from xzarr3.options import max_document_bytes
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
-from xzarr3.stores.base import Names, Traits, versioned
+from xzarr3.stores.base import Names, versioned
 from xzarr3.stores.values import ABSENT, OversizedError, cut
 
 Absent: TypeAlias = Callable[[Sequence[str]], object]
@@ -52,8 +52,7 @@ class DocumentView(Store):
     reports = False
 
     def __init__(self, store: Store) -> None:
-        super().__init__()
-        self.traits = Traits(
+        super().__init__(
             read_only=store.read_only,
             operations=("get", "list") if store.listable else ("get",),
             browsable=store.traits.browsable,

@@ -169,6 +169,8 @@ class Store(Shown, Closing):
     ----------
     read_only : bool
         Refuse every write.
+    **traits
+        Those of :class:`Traits` that are others than in :attr:`traits` of the class.
 
     Examples
     --------
@@ -227,10 +229,18 @@ class Store(Shown, Closing):
             setattr(cls, name, GUARDS[name](method))
         cls._own = cls._own.union(found)
 
-    def __init__(self, *, read_only: bool = False) -> None:
+    _original: Store | None = None
+    """The store with other traits that this one was made of, which its pickled form names."""
+
+    def __init__(self, *, read_only: bool = False, **traits: Any) -> None:
         if read_only:
-            self.traits = msgspec.structs.replace(self.traits, read_only=True)
+            traits["read_only"] = True
+        if traits:
+            self.traits = msgspec.structs.replace(self.traits, **traits)
         self._name = uuid.uuid4().hex
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_original"}
 
     def with_traits(self, **changes: Any) -> Self:
         """A store of the same values with other :class:`Traits`.
@@ -243,9 +253,13 @@ class Store(Shown, Closing):
         (False, True)
         """
         made = object.__new__(type(self))  # Not `copy.copy`, which would give a store that is shared.
-        vars(made).update(vars(self))
+        vars(made).update(vars(self), _original=self)
         made.traits = msgspec.structs.replace(self.traits, **changes)
         return made
+
+    def _with(self, traits: Traits) -> Self:
+        """This store if it has these traits, else another one that has them."""
+        return self if self.traits == traits else self.with_traits(**msgspec.structs.asdict(traits))
 
     def _current(self) -> Self:
         """This store for who writes by what is stored: values as they are now, not as a cache has them."""

@@ -307,7 +307,7 @@ class CacheStore(WrapperStore):
         return reduced(self, CacheStore)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_held"}
+        return {name: value for name, value in super().__getstate__().items() if name != "_held"}
 
     def __repr__(self) -> str:
         where = "" if self.directory is None else f" in '{printable(str(self.directory))}'"
@@ -448,7 +448,6 @@ class CacheStore(WrapperStore):
             # Of several threads that want the same value, only the first one reads it.
             with key_lock(self._token, key) if self.max_age != 0 else contextlib.nullcontext():
                 entry = self._asked(key, limit)
-        check_size(0 if entry is None else len(entry.value), limit)
         return None if entry is None else entry.value
 
     def open(self, key: str, first: Part = None, version: object = None) -> Value | None:

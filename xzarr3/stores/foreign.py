@@ -78,7 +78,6 @@ class ForeignStore(Store):
     _advice = "use threads (scheduler='threads'), or a store that processes share, such as a directory"
 
     def __init__(self, store: Any) -> None:
-        super().__init__()
         self.foreign = store
         """The object."""
         self._usual, self._is_copy = Estimate(), False
@@ -86,7 +85,7 @@ class ForeignStore(Store):
         kinds = {kind.__module__ for layer in _layers(store) for kind in type(layer).__mro__}
         self._is_lost_in_copies = "zarr.storage._memory" in kinds
         """Whether changes made in another process are lost."""
-        self.traits = Traits(
+        super().__init__(
             read_only=bool(store.read_only) or not store.supports_writes,
             operations=tuple(name for name in Traits().operations if able.get(name, True)),
             concurrency=_MANY,
@@ -482,4 +481,4 @@ def _restore(kind: type[ForeignStore], data: bytes, name: str, traits: Traits) -
         if found is None:
             found = _live[name] = kind(pickle.loads(data))
             found._name, found._is_copy = name, found._is_lost_in_copies
-    return found if found.traits == traits else found.with_traits(**msgspec.structs.asdict(traits))
+    return found._with(traits)

@@ -54,6 +54,7 @@ _UNTAGGED = _FOLDERS | _FIXED | {"memory"}
 _NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _IN_TABLES = re.compile(r"(.+/)?([0-9]+(\.[0-9]+)*|\.z(array|group|attrs))", re.ASCII)
 _ODD = {"", ".", ".."}
+_OF_EACH = frozenset(("_slots", "_usual"))
 _STARTED = uuid.uuid4().hex
 
 
@@ -119,7 +120,6 @@ class FsspecStore(Store):
         read_only: bool = False,
         concurrency: int | None = None,
     ) -> None:
-        super().__init__()
         fs, root = _ready(filesystem, dict(storage_options or {}))
         self._root = str(fs._strip_protocol(_joined(root, path.rstrip("/"))))
         places = fs.unstrip_protocol(self._root), fs.storage_options.get("fo")
@@ -129,7 +129,7 @@ class FsspecStore(Store):
         self._asked = None if concurrency is None else integer("concurrency", concurrency)
         self._home = _process() if "memory" in _innermost(fs) else None
         self._use(fs)
-        self.traits = Traits(
+        super().__init__(
             read_only=read_only or bool(self._names & (_FIXED | _WEB)),
             operations=("get",) if self._names & _WEB else Traits().operations,
             concurrency=self._most,
@@ -144,7 +144,7 @@ class FsspecStore(Store):
         return reduced(self, FsspecStore, Traits, type(self._fs))
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {name: value for name, value in vars(self).items() if name not in ("_slots", "_usual")}
+        state = {name: value for name, value in super().__getstate__().items() if name not in _OF_EACH}
         return {**state, "_lives": ""}
 
     @property

@@ -101,7 +101,7 @@ def reduced(store: Store, kind: type[Store], *kinds: type) -> tuple[object, ...]
     """
     from xzarr3.stores.base import Traits
 
-    state: dict[str, Any] = dict(store.__getstate__())  # type: ignore[call-overload]
+    state = store.__getstate__()
     rest = {name: value for name, value in state.items() if name not in ("inner", "_name")}
     if type(store) is not kind or not is_plain(rest, Traits, *kinds):
         return copyreg.__newobj__, (type(store),), state  # type: ignore[attr-defined]

@@ -6,10 +6,7 @@ import math
 import os
 import threading
 from collections.abc import Iterator, MutableMapping, Sequence
-from typing import Any, Self
-
-import msgspec
-from msgspec.structs import asdict
+from typing import Any
 
 from xzarr3._types import Buffer, Found, Part
 from xzarr3.errors import ArgumentTypeError, ReadOnlyError, shorten
@@ -54,12 +51,12 @@ class MemoryStore(Store):
     (b'1', True, (set(), {'a/'}))
     """
 
-    _original: MemoryStore | None = None
     _given: Named | None = None  # The dictionary of a user; all stores of it have its name.
     traits = Traits(request_bytes=2**10, over_read=math.inf, conditional="processes", tells_changes=True)
 
     def __init__(self, values: MutableMapping[str, Any] | None = None, *, read_only: bool = False) -> None:
-        super().__init__(read_only=read_only)
+        # The user may change a given one, too, and make another store of it.
+        super().__init__(read_only=read_only, tells_changes=values is None)
         self._values: MutableMapping[str, Any] = {} if values is None else values
         if not isinstance(self._values, MutableMapping):
             raise ArgumentTypeError(f"not a store: {shorten(values)}; accepted: a dict, of str to bytes")
@@ -70,8 +67,7 @@ class MemoryStore(Store):
                     "accepted: a dict, or another mutable mapping, of str to bytes"
                 )
             check_key(key)
-        if values is not None:  # The user may change them, too, and make another store of them.
-            self.traits = msgspec.structs.replace(self.traits, tells_changes=False)
+        if values is not None:
             self._given = named(values)
             self._name = self._given.name
         self._lock = fork_safe(threading.Lock())
@@ -79,11 +75,6 @@ class MemoryStore(Store):
         self._is_copy = False
         self._pid = os.getpid()
         interned((self._name, self._pid), lambda: self, keep=False)
-
-    def with_traits(self, **changes: Any) -> Self:
-        made = super().with_traits(**changes)
-        made._original = self  # Which a pickled form of the new one names.
-        return made
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}, {len(self._values)} keys>"
@@ -152,7 +143,7 @@ class MemoryStore(Store):
         return [self._numbers.get(key) for key in keys]
 
 
-_OF_EACH = frozenset(("_original", "_given", "_name", "_values", "_lock", "_numbers", "_is_copy", "_pid"))
+_OF_EACH = frozenset(("_given", "_name", "_values", "_lock", "_numbers", "_is_copy", "_pid"))
 
 
 def _restored(
@@ -170,5 +161,4 @@ def _restored(
     store = interned(place, make, keep=False)
     if store._is_copy and store._numbers != numbers:  # Copies may have been made at any time.
         store = interned((*place, numbers[""]), make, keep=False)
-    same = store._is_copy or store.traits == own.get("traits", store.traits)
-    return store if same else store.with_traits(**asdict(own["traits"]))
+    return store if store._is_copy else store._with(own.get("traits", store.traits))

@@ -25,10 +25,9 @@ import zlib
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
-from typing import Any, Literal, Self, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 from zipfile import ZipInfo
 
-import msgspec
 from isal import isal_zlib
 
 from xzarr3 import errors
@@ -433,7 +432,6 @@ class ZipStore(Store):
     _zip: _Zip | None = None
     _draft: _Draft | None = None
     _writer: int | None = None  # The process that writes the zip, -1 if it is another one.
-    _original: ZipStore | None = None
 
     def __init__(
         self,
@@ -449,7 +447,6 @@ class ZipStore(Store):
             raise errors.ArgumentError(
                 f"key={key!r} with {errors.shorten(path)}; accepted: a Store and the key of a zip, or a path"
             )
-        super().__init__(read_only=mode == "r")
         self.path: str | None = None
         self.mode, self._lock = mode, fork_safe(threading.RLock())
         if isinstance(path, Store):
@@ -459,17 +456,12 @@ class ZipStore(Store):
             self.path = LocalStore(path).root
             folder, self.key = os.path.split(os.path.realpath(self.path))
             self._inner, own = LocalStore(folder), {"durable": fsync}
-        self.traits = msgspec.structs.replace(self.traits, **own)
+        super().__init__(read_only=mode == "r", **own)
         if mode == "r":
             self._opened()
         else:
             self._begin("x" if mode == "w-" else mode)
         interned((self._name, os.getpid()), lambda: self, keep=False)
-
-    def with_traits(self, **changes: Any) -> Self:
-        made = super().with_traits(**changes)
-        made._original = self  # Which a pickled form of the new one names.
-        return made
 
     def __repr__(self) -> str:
         where = f"'{errors.printable(self.path or self.key)}'"
@@ -694,5 +686,4 @@ def _restored(name: str, state: dict[str, Any]) -> ZipStore:
         return made
 
     store = interned((name, os.getpid()), make, keep=state["_writer"] is None)
-    traits = state["traits"]
-    return store if store.traits == traits else store.with_traits(**msgspec.structs.asdict(traits))
+    return store._with(state["traits"])

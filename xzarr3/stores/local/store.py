@@ -23,8 +23,6 @@ from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any, NoReturn
 
-import msgspec
-
 from xzarr3._types import Buffer, Found, Part
 from xzarr3.errors import InvalidKeyError, StoreError, StorePermissionError, contended, printable, shorten
 from xzarr3.stores.base import Key, Names, Store, Traits, called_as
@@ -46,7 +44,7 @@ _ADVICE = {  # What to do if a file cannot be written.
     errno.EDQUOT: "; free some space, or write to another disk",
     errno.EROFS: "; write to another path, since this file system is read-only",
 }
-_OF_EACH = frozenset(("identity", "_name"))
+_OF_EACH = frozenset(("identity", "_name", "_original"))
 
 
 class LocalStore(Store):
@@ -101,14 +99,13 @@ class LocalStore(Store):
         fsync: bool = False,
         locks: bool = True,
     ) -> None:
-        super().__init__(read_only=read_only)
         self.fsync = fsync
         self.locks = locks
         self.root = os.path.abspath(os.path.expanduser(os.fspath(root)))
         if not system.is_name(self.root):
             raise StoreError(f"no store at {shorten(self.root)}; accepted: a path that the system can name")
-        self.traits = msgspec.structs.replace(
-            self.traits,
+        super().__init__(
+            read_only=read_only,
             folder=self.root,
             durable=fsync,
             conditional="processes" if locks else "threads",

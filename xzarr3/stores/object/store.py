@@ -47,7 +47,7 @@ _WRONG_VERSION = {"e_tag": '"00000000000000000000000000000000"', "version": "1"}
 _NO_KEY = ("place", "credentials", "other")  # Kinds of failures that are not about a key.
 _IGNORED = Failure("the service ignores conditions")
 _UNNAMED = Failure("the service does not distinguish versions of it")
-_OF_EACH = frozenset({"_client", "_name"})
+_OF_EACH = frozenset({"_client", "_name", "_original"})
 
 
 class ObjectStore(Store):
@@ -152,7 +152,6 @@ class ObjectStore(Store):
     def __init__(
         self, store: Any, *, storage_options: Mapping[str, Any] | None = None, **settings: Any
     ) -> None:
-        super().__init__()
         options = dict(storage_options or {})
         inner = {name: options.pop(name) for name in Settings.__struct_fields__ if name in options}
         self._settings = Settings.of({**inner, **settings})
@@ -165,7 +164,7 @@ class ObjectStore(Store):
         told, is_web = self._settings, self._recipe.kind == "http"
         is_compared = told.conditional == "service" and not is_web
         shared = {name: getattr(told, name) for name in ("concurrency", "request_bytes", "over_read")}
-        self.traits = Traits(
+        super().__init__(
             read_only=told.read_only or is_web,
             operations=("get",) if is_web else Traits().operations,
             browsable=is_web,
