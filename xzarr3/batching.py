@@ -104,18 +104,9 @@ def batches(
     if shuffle is not None:
         shuffle = integer("shuffle", shuffle, "None, or a seed, an integer of at least 0", 0)
     named = _named(arrays)
-    for label, array in named.items():
-        if array.is_optional:
-            raise ArgumentError(
-                f"array {label!r} is of data type 'optional', and a batch has no masks; accepted: arrays of "
-                "other data types"
-            )
     cache = cast("ChunkCache", cache_of(chunk_cache))
     own = {label: with_cache(_own(array), cache) for label, array in named.items()}
-    parsed = _parsed(named, samples)
-    made = Batches(own, parsed, size, shuffle, cache, type(arrays))
-    made._out = None if out is None else made._checked(out)
-    return made
+    return Batches(own, _parsed(named, samples), size, shuffle, cache, type(arrays), out)
 
 
 class Batches:
@@ -132,6 +123,8 @@ class Batches:
     cache : ChunkCache
     form : type
         That of what the user gave: of a mapping, of a sequence, or of an array.
+    out : optional
+        The memory that the user gave.
 
     Examples
     --------
@@ -150,10 +143,11 @@ class Batches:
         shuffle: int | None,
         cache: ChunkCache,
         form: type,
+        out: Any = None,
     ) -> None:
         self._arrays, self._samples, self._cache, self._form = arrays, samples, cache, form
-        self._out: dict[Label, AnyArray] | None = None
         self.batch_size, self.shuffle, self.epoch = batch_size, shuffle, 0
+        self._out = None if out is None else self._checked(out)
 
     def __repr__(self) -> str:
         order = "in order" if self.shuffle is None else f"shuffled with seed {self.shuffle}"
@@ -405,6 +399,11 @@ def _named(arrays: Any) -> dict[Label, ReadableArray]:
             raise ArgumentTypeError(
                 f"arrays: {label!r} is {type(array).__name__}; accepted: an Array or JoinedArray, as "
                 "xzarr3.open_array() returns it, or a mapping or sequence of these"
+            )
+        if array.is_optional:
+            raise ArgumentError(
+                f"array {label!r} is of data type 'optional', and a batch has no masks; accepted: arrays of "
+                "other data types"
             )
     if not named:
         raise ArgumentError("no arrays; give at least one")

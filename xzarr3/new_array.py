@@ -55,10 +55,6 @@ def _unwrapped(data: Any, path: str) -> tuple[Any, tuple[Any, ...] | None, Mappi
     return data, None, None
 
 
-def _given(asked: Any, found: Any) -> Any:
-    return found if asked is None else asked
-
-
 def _check_known(options: Mapping[str, Any]) -> None:
     """Raise if an option for a new array does not exist; the error says which to use."""
     code = array_metadata.__code__
@@ -199,9 +195,11 @@ def _planned(
         from xzarr3.dask.creating import with_graph
 
         data = with_graph(data)
-    if shape is None or (names is not None and len(as_lengths(shape)) == len(names)):
-        options["dimension_names"] = _given(options.get("dimension_names"), names)
-    options["attributes"] = _given(options.get("attributes"), described)
+    fits_names = shape is None or (names is not None and len(as_lengths(shape)) == len(names))
+    if fits_names and options.get("dimension_names") is None:
+        options["dimension_names"] = names
+    if options.get("attributes") is None:
+        options["attributes"] = described
     lazy = _is_lazy(data)
     if lazy:
         _take_blocks(data, shape, options, path)

@@ -30,14 +30,12 @@ _OF_TYPE = {"FileNotFoundError": 404, "NotFoundError": 404, "PermissionDeniedErr
     "PreconditionError": 412,
     "AlreadyExistsError": 412,
 }
-_KIND_OF_STATUS = {
-    401: "denied",
-    403: "denied",
-    405: "unsupported",
-    501: "unsupported",
-    301: "moved",
-    307: "moved",
-} | {409: "busy", 412: "refused", 416: "beyond"}
+_KIND_OF_STATUS = (
+    dict.fromkeys((401, 403), "denied")
+    | dict.fromkeys((405, 501), "unsupported")
+    | dict.fromkeys((301, 307), "moved")
+    | {409: "busy", 412: "refused", 416: "beyond"}
+)
 _KIND_OF_CODE = (
     {"BlobAlreadyExists": "refused", "AuthorizationHeaderMalformed": "moved"}
     | dict.fromkeys(("NoSuchKey", "BlobNotFound", "NoSuchVersion"), "key")
