@@ -55,8 +55,9 @@ class MemoryStore(Store):
     traits = Traits(request_bytes=2**10, over_read=math.inf, conditional="processes", tells_changes=True)
 
     def __init__(self, values: MutableMapping[str, Any] | None = None, *, read_only: bool = False) -> None:
-        # The user may change a given one, too, and make another store of it.
-        super().__init__(read_only=read_only, tells_changes=values is None)
+        # The user may change a given dictionary, too, and make another store of it.
+        traits = {} if values is None else {"tells_changes": False}
+        super().__init__(read_only=read_only, **traits)
         self._values: MutableMapping[str, Any] = {} if values is None else values
         if not isinstance(self._values, MutableMapping):
             raise ArgumentTypeError(f"not a store: {shorten(values)}; accepted: a dict, of str to bytes")
