@@ -201,10 +201,8 @@ def part_of(store: Store, key: str, byte_range: ByteRange) -> Buffer | None:
     return steady(read)
 
 
-def check_range(byte_range: ByteRange | None) -> None:
+def check_range(byte_range: ByteRange) -> None:
     """Raise :class:`~xzarr3.errors.InvalidRangeError` if it is no byte range, or a length is negative."""
-    if byte_range is None:
-        return
     try:
         start, length = byte_range
         index(start)
