@@ -121,10 +121,6 @@ def _dims(array: Array) -> str:
     return f"({', '.join(along)})"
 
 
-def _size(array: Array) -> str:
-    return "" if array.zdtype.is_variable else f", {size(array.nbytes)}"
-
-
 def _codec(codec: Any) -> str:
     configuration = ", ".join(f"{name}={value}" for name, value in (codec.configuration() or {}).items())
     return f"{codec.name}({configuration})" if configuration else str(codec.name)
@@ -256,8 +252,8 @@ def _group_html(group: Group, nodes: Mapping[str, _Node], left_out: Mapping[str,
         name, detail = html.code(path.rpartition("/")[2]), node_detail(node)
         if path in groups:
             detail = f"({numbers[path] + left_out.get(path, 0):,})"
-        elif _is_array(node):
-            detail += _size(node)
+        elif _is_array(node) and not node.zdtype.is_variable:
+            detail += f", {size(node.nbytes)}"
         return f"{name} {html.dim(detail)}" if detail else name
 
     labels = {path: label(path, node) for path, node in nodes.items()}

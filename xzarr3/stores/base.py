@@ -229,6 +229,8 @@ class Store(Shown, Closing):
             setattr(cls, name, GUARDS[name](method))
         cls._own = cls._own.union(found)
 
+    _not_pickled: ClassVar[frozenset[str]] = frozenset({"_original"})
+    """The attributes that its pickled form leaves out."""
     _original: Store | None = None
     """The store with other traits that this one was made of, which its pickled form names."""
 
@@ -240,7 +242,7 @@ class Store(Shown, Closing):
         self._name = uuid.uuid4().hex
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_original"}
+        return {name: value for name, value in vars(self).items() if name not in self._not_pickled}
 
     def with_traits(self, **changes: Any) -> Self:
         """A store of the same values with other :class:`Traits`.

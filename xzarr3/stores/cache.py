@@ -21,7 +21,7 @@ import stat
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Self, TypeGuard
+from typing import NamedTuple, Self, TypeGuard
 from urllib.parse import quote
 
 import msgspec
@@ -263,6 +263,7 @@ class CacheStore(WrapperStore):
     """
 
     _held: _Kept | None = None
+    _not_pickled = Store._not_pickled | {"_held"}
 
     def __init__(
         self,
@@ -305,9 +306,6 @@ class CacheStore(WrapperStore):
 
     def __reduce__(self) -> tuple[object, ...]:
         return reduced(self, CacheStore)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name != "_held"}
 
     def __repr__(self) -> str:
         where = "" if self.directory is None else f" in '{printable(str(self.directory))}'"

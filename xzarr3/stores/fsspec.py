@@ -54,7 +54,6 @@ _UNTAGGED = _FOLDERS | _FIXED | {"memory"}
 _NO_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 _IN_TABLES = re.compile(r"(.+/)?([0-9]+(\.[0-9]+)*|\.z(array|group|attrs))", re.ASCII)
 _ODD = {"", ".", ".."}
-_OF_EACH = frozenset(("_slots", "_usual"))
 _STARTED = uuid.uuid4().hex
 
 
@@ -110,6 +109,9 @@ class FsspecStore(Store):
     """
 
     reports = False  # The requests to the file system are reported instead.
+    _not_pickled = Store._not_pickled | {"_slots", "_usual", "_lives"}
+    _lives = ""
+    """The process whose file system this store has; empty once it is unpickled."""
 
     def __init__(
         self,
@@ -142,10 +144,6 @@ class FsspecStore(Store):
 
     def __reduce__(self) -> tuple[object, ...]:
         return reduced(self, FsspecStore, Traits, type(self._fs))
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = {name: value for name, value in super().__getstate__().items() if name not in _OF_EACH}
-        return {**state, "_lives": ""}
 
     @property
     def identity(self) -> object:

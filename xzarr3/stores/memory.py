@@ -51,6 +51,7 @@ class MemoryStore(Store):
     (b'1', True, (set(), {'a/'}))
     """
 
+    _not_pickled = Store._not_pickled | {"_name", "_values", "_lock", "_numbers", "_is_copy", "_pid"}
     _given: Named | None = None  # The dictionary of a user; all stores of it have its name.
     traits = Traits(request_bytes=2**10, over_read=math.inf, conditional="processes", tells_changes=True)
 
@@ -82,11 +83,7 @@ class MemoryStore(Store):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Of a derived class also what it has beside this one, as far as it is plain data.
-        own = {
-            name: value
-            for name, value in vars(self).items()
-            if name not in _OF_EACH and is_plain(value, Traits)
-        }
+        own = {name: value for name, value in self.__getstate__().items() if is_plain(value, Traits)}
         with self._lock:
             values = {key: bytes(value) for key, value in self._values.items()}
             return _restored, (type(self), self._name, values, dict(self._numbers), own)
@@ -142,9 +139,6 @@ class MemoryStore(Store):
         if not self.traits.tells_changes:
             return [None] * len(keys)
         return [self._numbers.get(key) for key in keys]
-
-
-_OF_EACH = frozenset(("_given", "_name", "_values", "_lock", "_numbers", "_is_copy", "_pid"))
 
 
 def _restored(

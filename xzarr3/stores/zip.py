@@ -429,6 +429,7 @@ class ZipStore(Store):
     """
 
     traits = Traits(request_bytes=2**12, conditional="processes", visible="at close", tells_changes=True)
+    _not_pickled = Store._not_pickled | {"_zip", "_draft", "_lock"}
     _zip: _Zip | None = None
     _draft: _Draft | None = None
     _writer: int | None = None  # The process that writes the zip, -1 if it is another one.
@@ -478,16 +479,12 @@ class ZipStore(Store):
         return self.traits.read_only or not is_open
 
     def check_writable(self) -> None:
-        if self._is_elsewhere:
-            raise errors.ReadOnlyError(f"{self} {_ELSEWHERE}")
         with self._lock:  # A flush ends one draft before it begins the next.
-            if self.read_only:
-                raise errors.ReadOnlyError(f"{self} {_CLOSED}")
+            self._writing()
 
     def __reduce__(self) -> tuple[object, ...]:
-        own = ("_original", "_zip", "_draft", "_lock")
-        state = {name: value for name, value in vars(self).items() if name not in own}
-        return _restored, (self._name, state | {"_writer": None if self._writer is None else -1})
+        writer = None if self._writer is None else -1
+        return _restored, (self._name, self.__getstate__() | {"_writer": writer})
 
     # Opening and closing
 
@@ -539,8 +536,9 @@ class ZipStore(Store):
 
     def _writing(self) -> tuple[_Draft, _Zip]:
         """The draft and its contents. The caller holds the lock, so that no other thread writes or closes."""
-        self.check_writable()
-        if self._draft is None or self._zip is None:
+        if self._is_elsewhere:
+            raise errors.ReadOnlyError(f"{self} {_ELSEWHERE}")
+        if self.read_only or self._draft is None or self._zip is None:
             raise errors.ReadOnlyError(f"{self} {_CLOSED}")
         return self._draft, self._zip
 

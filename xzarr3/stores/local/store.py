@@ -44,7 +44,6 @@ _ADVICE = {  # What to do if a file cannot be written.
     errno.EDQUOT: "; free some space, or write to another disk",
     errno.EROFS: "; write to another path, since this file system is read-only",
 }
-_OF_EACH = frozenset(("identity", "_name", "_original"))
 
 
 class LocalStore(Store):
@@ -90,6 +89,7 @@ class LocalStore(Store):
     """
 
     traits = Traits(request_bytes=2**12, over_read=math.inf, conditional="processes", tells_changes=True)
+    _not_pickled = Store._not_pickled | {"identity", "_name"}
 
     def __init__(
         self,
@@ -128,8 +128,8 @@ class LocalStore(Store):
         return reduced(self, LocalStore)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__ | {"_was_there": self._was_there or os.path.isdir(self.root), "_known": {}}
-        return {name: value for name, value in state.items() if name not in _OF_EACH}
+        is_there = self._was_there or os.path.isdir(self.root)
+        return super().__getstate__() | {"_was_there": is_there, "_known": {}}
 
     def check_writable(self) -> None:
         super().check_writable()

@@ -47,7 +47,6 @@ _WRONG_VERSION = {"e_tag": '"00000000000000000000000000000000"', "version": "1"}
 _NO_KEY = ("place", "credentials", "other")  # Kinds of failures that are not about a key.
 _IGNORED = Failure("the service ignores conditions")
 _UNNAMED = Failure("the service does not distinguish versions of it")
-_OF_EACH = frozenset({"_client", "_name", "_original"})
 
 
 class ObjectStore(Store):
@@ -145,6 +144,7 @@ class ObjectStore(Store):
     """
 
     reports = False  # Its client reports the requests.
+    _not_pickled = Store._not_pickled | {"_client", "_name"}
     _client: Client | None = None
     _ready: Named | None = None
     """A store of obstore that cannot be made again, as its values are in memory."""
@@ -189,9 +189,6 @@ class ObjectStore(Store):
         # A provider of credentials may be anything, which may not be pickled equally.
         is_plain = "credential_provider" not in self._recipe.arguments
         return reduced(self, ObjectStore, *((Recipe, Settings) if is_plain else ()))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in _OF_EACH}
 
     @property
     def identity(self) -> object:
