@@ -1,5 +1,6 @@
 """Replacing and appending that fail, are cut off or meet others: there is the old or the new, no mixture."""
 
+import pkgutil
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,6 +28,7 @@ from xzarr3.commit.lease import Holder
 from xzarr3.commit.staged import SWAP
 from xzarr3.errors import StoreCapabilityError
 from xzarr3.stores import ANY
+from xzarr3.xarray.commit import Commit
 
 
 class CutOff(MemoryStore):
@@ -166,26 +168,76 @@ def test_a_failed_swap_is_finished_where_nothing_is_written_on_condition(how: An
     assert not left(store)
 
 
-@pytest.mark.parametrize("is_within", [True, False])
-def test_of_two_swaps_within_one_place_one_fails(is_within: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, copy = MemoryStore(), keys._copy
-    to_zarr(dataset(0), store, group="g")
-    two = [
-        lambda: to_zarr(dataset(1), store, group="g", mode="w"),
-        lambda: xzarr3.create_array(store, "g/a", data=np.full(3, 7.0), chunks=1, overwrite=True),
-    ]
+WITHIN: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "made": ("commit.keys.Keys._check", lambda store: to_zarr(dataset(7), store, group="g/new")),
+    "replaced": (
+        "commit.keys.put_in_place",
+        lambda store: xzarr3.create_array(store, "g/a", data=np.full(3, 7.0), chunks=1, overwrite=True),
+    ),
+    "erased": (
+        "nodes.erase.erase_node",
+        lambda store: xzarr3.open_group(store, "g", mode="r+").__delitem__("a"),
+    ),
+}
+"""Changes of a node within another: what happens while their lease is held, and the change."""
 
-    def other_first(*given: Any) -> None:
+
+@pytest.mark.parametrize("kind", [MemoryStore, WaitingStore])
+@pytest.mark.parametrize("how", WITHIN)
+@pytest.mark.parametrize("is_within", [True, False])
+def test_of_two_writers_within_one_place_one_fails(
+    is_within: bool, how: str, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = kind()
+    to_zarr(dataset(0), store, group="g")
+    moment, within = WITHIN[how]
+    two = [lambda: to_zarr(dataset(1), store, group="g", mode="w"), lambda: within(store)]
+    name = f"xzarr3.{moment if is_within else 'commit.keys.put_in_place'}"
+    real = pkgutil.resolve_name(name)
+
+    def other_first(*given: Any, **more: Any) -> Any:
         monkeypatch.undo()
         refused((ConflictError, IncompleteWriteError), lambda: two[not is_within]())
-        copy(*given)
+        return real(*given, **more)
 
-    monkeypatch.setattr(keys, "_copy", other_first)
+    monkeypatch.setattr(name, other_first)
     two[is_within]()
     if is_within:
-        assert xzarr3.open_array(store, "g/a")[:].tolist() == [7, 7, 7]
+        expected = kind()
+        to_zarr(dataset(0), expected, group="g")
+        within(expected)
+        assert _plain(store) == _plain(expected)
     else:
         xr.testing.assert_equal(opened(store, group="g").load(), dataset(1))
+    assert left(store) == []
+
+
+def test_of_two_that_add_a_variable_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one is planned while the first has stored values and no document, as if it was killed."""
+    store = MemoryStore()
+    to_zarr(dataset(0), store)
+    one, other = (xr.Dataset({"c": ("x", np.full(4, value))}) for value in (1.0, 2.0))
+    stored, go_on = threading.Event(), threading.Event()
+    check, begin = Keys._check, Commit.begin
+    first = threading.Thread(target=lambda: to_zarr(one, store, mode="a"), daemon=True)
+
+    def checked(self: Keys) -> None:
+        stored.set()
+        assert go_on.wait(120)
+        check(self)
+
+    def begun(self: Commit) -> None:
+        if threading.current_thread() is not first:
+            go_on.set()
+            first.join(120)
+        begin(self)
+
+    monkeypatch.setattr(Keys, "_check", checked)
+    monkeypatch.setattr(Commit, "begin", begun)
+    first.start()
+    assert stored.wait(120)
+    refused(NodeExistsError, lambda: to_zarr(other, store, mode="a"))
+    xr.testing.assert_equal(opened(store).c, one.c)
     assert left(store) == []
 
 
@@ -318,7 +370,7 @@ def _read_below(store: Any, path: str) -> object:
 
 def _plain(store: Any) -> dict[str, bytes]:
     """Contents without leases, and without the spaces that tell new documents from equal old ones."""
-    return {key: value.rstrip(b" \t") for key, value in contents(store).items() if ".xzarr3" not in key}
+    return {key: value.rstrip(b" \t\n") for key, value in contents(store).items() if ".xzarr3" not in key}
 
 
 class Interrupting(MemoryStore):

@@ -22,17 +22,16 @@ from xzarr3.commit.lease import (
     SWAPPING,
     TAKING,
     Lease,
+    check_above,
     holder_at,
-    is_lease,
     keeps_leases,
-    keys_above,
     lease_key,
 )
 from xzarr3.commit.places import Place, is_own
 from xzarr3.commit.staged import BEGUN, NEW, SWAP, Swap, now
 from xzarr3.commit.transaction import Transaction, finish_above, nodes_at
 from xzarr3.commit.writers import keeps_apart, wait_for_writers
-from xzarr3.errors import StoreCapabilityError, StoreError, listed
+from xzarr3.errors import IncompleteWriteError, StoreCapabilityError, StoreError, listed
 from xzarr3.formats import Format
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes import seen
@@ -80,9 +79,11 @@ class Keys(Transaction):
             goes_on = self._take(place.lease(self.plan, self.top))
             if self.resumes and not goes_on:
                 raise self.gone()
-            is_there = bool(_leaving(place)) if self.overwrite else place.is_occupied()
-            if is_there and not (goes_on or self.is_staged):
-                raise place.taken()  # another writer has finished since
+            if not self.is_staged:
+                check_above(self.target, place.path)  # who replaces a node there from now on finds the lease
+                is_there = bool(_leaving(place)) if self.overwrite else place.is_occupied()
+                if is_there and not goes_on:
+                    raise place.taken()  # another writer has finished since
         self._is_ours = True
         if self.is_staged or self.plan is not None:
             key = None if self.lease is None else self.lease.key
@@ -144,9 +145,9 @@ class Keys(Transaction):
         swap = Swap(place.path, self.new.format.zarr_format, away, come, documents)
         with self.noting():
             store.set(f"{self.top}{SWAP}", swap.text())
-            self._say(SWAPPING, every)
-            if self.lease is not None:
-                self._check_alone(every)
+            now = self._say(SWAPPING) or every
+        if self._documents(now) != self._documents(every):
+            raise place.changed()
         self.is_swapping = True
         if not put_in_place(store, self.new.format, self.top, swap, unchanged=self.unchanged):
             store.erase(f"{self.top}{SWAP}")
@@ -157,41 +158,30 @@ class Keys(Transaction):
         self.new = replace(self.new, documents=swap.encoded())
 
     def keep_writers_away(self) -> None:
-        if self.lease is not None and keeps_apart(self.target):
-            self._say(TAKING, keys_at(self.target, self.place.formats, self.place.path))
+        if keeps_apart(self.target):
+            self._say(TAKING)
 
-    def _say(self, state: str, every: set[str]) -> None:
-        """Say what happens to the place, whose keys are ``every``, and wait for who writes values there."""
+    def _say(self, state: str) -> set[str]:
+        """Say what happens to the place, and wait for who writes values there; returns its keys then.
+
+        Of two writers of nodes within each other, each says so before it looks for the other.
+        """
         store, place, lease = self.target, self.place, self.lease
         if lease is None:
-            return
+            return set()
         lease.say(place.path, state, self.top)
-        if keeps_apart(store):
-            found = (each.place(key) for each in place.formats for key in every)
-            nodes = {each.path for each in found if each is not None}
-            try:
-                wait_for_writers(store, self.new.format, place.path, nodes, self.kept_leases)
-            except StoreError:
-                lease.say(place.path, "", "")
-                raise
+        try:
+            check_above(store, place.path)
+            every = keys_at(store, place.formats, place.path)
+            own = (lease.key, *self.kept_leases)
+            wait_for_writers(store, self.new.format, place.path, every, own)
+        except (StoreError, IncompleteWriteError):
+            lease.say(place.path, "", "")
+            raise
+        return every
 
-    def _check_alone(self, every: set[str]) -> None:
-        """Raise if another writer is putting a node in its place within this one, or one above it.
-
-        Each says so in its own lease before it looks at those of others. Where answers are waited for, only
-        leases that were listed are read.
-        """
-        place, store = self.place, self.target
-        asked = set(filter(is_lease, every))
-        if store.concurrency <= 1:
-            asked = {
-                *filter(is_lease, keys_at(store, place.formats, place.path)),
-                *keys_above(store, place.path),
-            }
-        asked.discard(place.lease().key)
-        for said in parallel_map(partial(holder_at, store), sorted(asked), store.concurrency):
-            if said.state == SWAPPING and said.is_dead is not True:
-                raise place.changed()
+    def _documents(self, keys: set[str]) -> set[str]:
+        return {key for key in keys if any(each.place(key) is not None for each in self.place.formats)}
 
     def _lost_leases(self, leaving: set[str]) -> list[list[str]]:
         """The leases of nodes that leave: their holders shall not change the new nodes; as in a directory.

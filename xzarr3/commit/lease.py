@@ -28,12 +28,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
 from xzarr3._types import Buffer
 from xzarr3.commit import machines
+from xzarr3.commit.staged import BEGUN, is_top
 from xzarr3.errors import (
     ConflictError,
     IncompleteWriteError,
@@ -43,6 +45,7 @@ from xzarr3.errors import (
     StoreError,
     printable,
 )
+from xzarr3.parallel import parallel_map
 from xzarr3.stores.base import Store, versioned
 from xzarr3.stores.local.names import STAGED
 from xzarr3.stores.locks import key_lock
@@ -650,6 +653,19 @@ def check_complete(store: Store, path: str, what: str) -> str:
             advice = "wait until it has ended" if found.is_dead is False else goes_on
             resumable = f"; a write with resume=True is not complete, by {_writer(found)}; {advice}"
     return resumable
+
+
+def check_above(store: Store, path: str) -> None:
+    """Raise if a writer is replacing a node above a path in a store of keys, so that nothing can be written.
+
+    What the writer has staged is there until it has come to its end, or is forgotten.
+    """
+    above = path.rpartition("/")[0]
+    keys = keys_above(store, above) if path and store.folder is None else []
+    for key, said in zip(keys, parallel_map(partial(holder_at, store), keys, store.concurrency), strict=True):
+        is_at_work = said.state and said.is_dead is not True and is_top(said.top)
+        if is_at_work and store.exists(f"{said.top}{BEGUN}"):
+            raise IncompleteWriteError(_incomplete(said, store, key, f"group '/{above}' to write to"))
 
 
 def _writer(found: Holder) -> str:

@@ -20,6 +20,7 @@ from xzarr3.commit.lease import (
     SWAPPING,
     Holder,
     Lease,
+    check_above,
     check_complete,
     holder_at,
     keeps_leases,
@@ -212,6 +213,7 @@ def alone(store: Store, format: Format, path: str) -> Iterator[str]:
     else:
         take(Directory, lease, store, path, time.monotonic() + store.traits.conflict_deadline)
     try:
+        check_above(store, path)
         yield lease.key
     finally:
         lease.release()

@@ -23,13 +23,13 @@ from xzarr3.commit.lease import (
     LeaseLostError,
     check_complete,
     holder_at,
+    is_lease,
     keeps_leases,
     lease_key,
 )
 from xzarr3.errors import StoreError, contended, levels_to_caller
 from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
-from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 
 _MOST_NAMED = 200  # Arrays in a lease, which is small.
@@ -89,7 +89,7 @@ def writing(store: Store, format: Format, group: str, arrays: Collection[str]) -
 
 
 def wait_for_writers(
-    store: Store, format: Format, path: str, nodes: Iterable[str], own: Collection[str]
+    store: Store, format: Format, path: str, keys: Iterable[str], own: Collection[str]
 ) -> None:
     """Wait until nobody writes values in a node any more; who begins now has seen that it is being replaced.
 
@@ -99,26 +99,29 @@ def wait_for_writers(
     format : Format
     path : str
         Path of the node.
-    nodes : iterable of str
-        Paths of the node and all nodes below it.
+    keys : iterable of str
+        The keys of the node and of all nodes below it, listed since the caller has said that it replaces it.
     own : collection of str
-        Keys of shared leases of the caller.
+        Keys of leases of the caller.
 
     Raises
     ------
     ConflictError
-        If a living writer holds a lease for longer than :attr:`Traits.conflict_deadline` seconds.
+        If a living writer holds a shared lease for longer than :attr:`Traits.conflict_deadline` seconds, or
+        makes, replaces or erases a node within this one.
     """
-    groups = {path, *(each.rpartition("/")[0] for each in nodes)}
-    prefixes = sorted(_prefix(format, each) for each in groups)
-    listed = parallel_map(lambda prefix: store.list_dir(prefix)[0], prefixes, store.concurrency)
-    keys = sorted(key for names in listed for key in names if _is_shared(key) and key not in own)
     until = time.monotonic() + store.traits.conflict_deadline
-    for key in keys:
-        if _writes_in(path, store, key):
+    leases = set(filter(is_lease, keys))
+    if path and keeps_apart(store):  # those of writers of the array itself lie beside it
+        beside = store.list_dir(_prefix(format, path.rpartition("/")[0]))[0]
+        leases.update(filter(_is_shared, beside))
+    for key in sorted(leases.difference(own)):
+        is_shared = _is_shared(key)
+        if _writes_in(path, store, key) if is_shared else holder_at(store, key).purpose == "replace":
             lease = Lease(store, key, "replace")
-            if not lease.take(until):
-                raise contended(key, store, f"another writer kept writing values in '/{path}'")
+            if not lease.take(until if is_shared else None):
+                doing = "writing values in" if is_shared else "writing or erasing a node within"
+                raise contended(key, store, f"another writer kept {doing} '/{path}'")
             lease.release()
 
 

@@ -83,6 +83,8 @@ class Commit:
         """Paths of the arrays of which values are set where they are."""
         self._transactions: list[Transaction] = []
         """Those of new nodes, and of arrays that are replaced as a whole."""
+        self._left: list[Transaction] = []
+        """Those that replace no node, but what a killed write left."""
         self._writing = ExitStack()
         """The transactions that have begun: closed when they are published, or left with an error."""
         if plan.new:
@@ -117,11 +119,8 @@ class Commit:
         except NodeExistsError:
             if read_held(self.store, self.format, path, consolidated=False) is not None:
                 raise
-            # No document: a killed write left these keys, and they are not a node.
-            self.store.erase_values(
-                [key for key in self.format.keys(path).documents if self.store.exists(key)]
-            )
             self._place(path, nodes, [array], overwrite=True)
+            self._left.append(self._transactions[-1])
 
     def _place(
         self,
@@ -233,6 +232,9 @@ class Commit:
             for placing in self._transactions:
                 placing.kept_leases = [key]
         self._writing.enter_context(write(*self._transactions))
+        for placing in self._left:  # The writer may have been at work still, and has ended since.
+            if read_held(self.store, self.format, placing.place.path, consolidated=False) is not None:
+                raise placing.place.taken()
         if self._append.shapes_come_first:
             self._grow(None)
 
