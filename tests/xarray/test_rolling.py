@@ -214,6 +214,19 @@ def test_values_set_meanwhile_are_not_lost(
     assert xzarr3.check(store).ok
 
 
+@pytest.mark.parametrize("kind", ["memory", "directory", "waiting"])
+@WAYS
+def test_an_array_added_meanwhile_is_not_lost(way: str, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive(way, store, 12, group="g")
+    new = np.arange(5.0)
+    disturb(monkeypatch, lambda: xzarr3.create_array(store, "g/new", data=new, dimension_names=("lat",)))
+    refused(ConflictError, "another writer has changed", lambda: roll(way, store, 12, group="g"))
+    monkeypatch.undo()
+    roll(way, store, 12, group="g")
+    assert xzarr3.open_array(store, "g/new")[:].tolist() == new.tolist()
+    assert left(store) == []
+
+
 @pytest.mark.parametrize("kind", ["memory", "dictionary", "directory", "waiting", slow("fsspec")])
 @pytest.mark.parametrize(("way", "step"), [
     ("prepend", (prepend, "shift")), ("drop", (rolling._Shifting, "_plan")),

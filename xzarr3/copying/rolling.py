@@ -226,7 +226,8 @@ class _Shifting:
             with Progress(progress, size, text) as shown:
                 do_all((move for part in parts for move in part.moves(means)), means.threads, shown.advance)
             self.how.write(arrays)
-            if state() != asked or before != self._states(store.folder):
+            is_same = state() == asked and before == self._states(store.folder)
+            if not is_same or nodes_below(group).keys() != self.nodes.keys():  # Others may have added some.
                 raise taken.place.changed()
         for array in plan.arrays_in(store).values():
             note_values(array)
