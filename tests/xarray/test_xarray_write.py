@@ -425,6 +425,19 @@ def test_values_that_an_integer_can_hold(tmp_path: Path, values: Any, encoding: 
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_missing_value_beside_nan_is_kept(zarr_format: Any, chunked: bool) -> None:
+    dataset = _with("v", [1.5, np.nan]).chunk(d=1 if chunked else 2)
+    store = to_zarr(dataset, encoding={"v": {"missing_value": -9.0}}, zarr_format=zarr_format).store
+    to_zarr(dataset, store, append_dim="d")
+    again = to_zarr(open_dataset(store), zarr_format=5 - zarr_format)
+    for each in (store, again.store):
+        np.testing.assert_array_equal(xzarr3.open_array(each, "v"), [1.5, -9, 1.5, -9])
+        np.testing.assert_array_equal(open_dataset(each)["v"], [1.5, np.nan, 1.5, np.nan])
+        refused(each, _with("v", [-9.0]), "read as missing", append_dim="d")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
 @pytest.mark.parametrize("dtype", ["S1", object])
 def test_single_bytes_are_not_joined(dtype: Any, zarr_format: Any) -> None:
     dataset = xr.Dataset({"v": (("d", "e"), np.array([[b"a", b""], [b"b", b"c"]], dtype))})

@@ -155,6 +155,9 @@ def _coded(variable: Variable, name: str) -> Variable:
     asked = {key for key, value in variable.encoding.items() if value is not None}
     if variable.dtype.kind in "biu" and asked & {*MARKS} and asked & {"scale_factor", "add_offset"}:
         variable = variable.copy(data=variable.data.astype("f8"))  # xarray would divide integers in place.
+    if _marks_nan_and_other(variable.encoding):  # xarray would refuse two marks, but NaN is missing anyway.
+        variable = variable.copy(deep=False)
+        variable.encoding = {key: value for key, value in variable.encoding.items() if key != "_FillValue"}
     with np.errstate(invalid="ignore", over="ignore"):  # What this leads to is found by decoding.
         for coder in _CODERS:
             variable = coder.encode(variable, name=name)
@@ -163,6 +166,13 @@ def _coded(variable: Variable, name: str) -> Variable:
     if resolution.kind == "m" and "dtype" in variable.attrs:  # Which they are read with.
         variable.attrs["dtype"] = resolution.name
     return variable
+
+
+def _marks_nan_and_other(encoding: Mapping[Any, Any]) -> bool:
+    """Whether NaN is the ``_FillValue``, as xarray adds it to floats, beside another ``missing_value``."""
+    fill_value, other = encoding.get("_FillValue"), encoding.get("missing_value")
+    is_nan = isinstance(fill_value, (float, np.floating)) and bool(np.isnan(fill_value))
+    return is_nan and isinstance(other, (int, float, np.number)) and not pd.isnull(other)
 
 
 def _as_fine_as_its_units(variable: Variable) -> Variable:
