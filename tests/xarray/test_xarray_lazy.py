@@ -418,3 +418,13 @@ def test_missing_dates_are_not_the_date_of_the_units(
     assert found["v"][1:1].values.shape == (0,)
     with pytest.raises(xzarr3.DataTypeValidationError, match=r"'v' has a missing date at index"):
         xzarr3.to_zarr(found)
+
+
+@pytest.mark.parametrize("chunks", [None, {}], ids=str)
+def test_widened_time_differences_are_read(chunks: Any) -> None:
+    store = xzarr3.to_zarr(xr.Dataset({"v": ("d", np.array([1, 2], "m8[s]"))})).store
+    added = xr.Dataset({"v": ("d", np.array([1500, 4000], "m8[ms]"))})
+    xzarr3.to_zarr(added, store, append_dim="d", widen_units=True)
+    found = ours(store, chunks=chunks)["v"]
+    assert found.dtype == found.values.dtype == "m8[ms]"
+    assert found.values.astype(int).tolist() == [1000, 2000, 1500, 4000]

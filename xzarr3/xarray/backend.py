@@ -44,7 +44,7 @@ from xzarr3.xarray import chunked, unreadable
 from xzarr3.xarray.absent import hold_nullable
 from xzarr3.xarray.joining import open_joined
 from xzarr3.xarray.lazy import LazyArray, read_ahead
-from xzarr3.xarray.missing_dates import keep_missing
+from xzarr3.xarray.missing_dates import announce_resolution, keep_missing
 from xzarr3.xarray.unpack import unpack_when_read
 from xzarr3.xarray.variables import (
     UNNAMED,
@@ -329,6 +329,7 @@ def _dataset(store: Xzarr3DataStore, variables: dict[Any, Variable], attributes:
     for var in decoded.values():
         unpack_when_read(var)
         keep_missing(var)
+        announce_resolution(var)
     ours = {
         name: others[name] if name in others else chunked.Variable.of(var) for name, var in decoded.items()
     }

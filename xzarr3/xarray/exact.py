@@ -44,7 +44,8 @@ UNFAITHFUL = r"Time(delta)?s can't be serialized faithfully"
 """What warnings of xarray begin with, about times that it encodes in other units than those asked for."""
 _MICROSECOND = np.timedelta64(1, "us")  # Most error of times that are stored as floating point numbers.
 
-_RESOLUTIONS = {"millisecond": "ms", "microsecond": "us", "nanosecond": "ns"}
+RESOLUTIONS = {"millisecond": "ms", "microsecond": "us", "nanosecond": "ns"}
+"""The resolutions of numpy for units finer than seconds."""
 
 # The coders that xarray applies to values for Zarr, in this order. Booleans stay booleans.
 _CODERS: tuple[VariableCoder, ...] = getattr(conventions, "ZARR_CODERS", None) or (
@@ -177,7 +178,7 @@ def _marks_nan_and_other(encoding: Mapping[Any, Any]) -> bool:
 
 def _as_fine_as_its_units(variable: Variable) -> Variable:
     """``variable`` with times as fine as its units; otherwise xarray would divide by zero."""
-    unit = _RESOLUTIONS.get(unit_of(variable.encoding.get("units")).removesuffix("s"))
+    unit = RESOLUTIONS.get(unit_of(variable.encoding.get("units")).removesuffix("s"))
     if variable.dtype.kind not in "mM" or unit is None or is_lazy(variable.data):  # Of these, each block is.
         return variable
     finer = np.promote_types(variable.dtype, f"{variable.dtype.kind}8[{unit}]")

@@ -15,6 +15,7 @@ from xarray import Variable
 from xarray.coding import times
 
 from xzarr3._types import AnyArray
+from xzarr3.xarray.exact import RESOLUTIONS
 from xzarr3.xarray.unpack import Decoded
 
 
@@ -23,6 +24,19 @@ def keep_missing(variable: Variable) -> None:
     data: Any = variable._data
     if type(data) is Decoded and getattr(data.func, "func", None) is times.decode_cf_datetime:
         data.func = partial(decoded_dates, data.func, data.dtype)
+
+
+def announce_resolution(variable: Variable) -> None:
+    """Let a decoded variable of time differences announce the resolution of its units, which its values have.
+
+    xarray announces that of the attribute ``dtype``, though it decodes to the finer one of the two.
+    """
+    data: Any = variable._data
+    if type(data) is Decoded and getattr(data.func, "func", None) is times.decode_cf_timedelta:
+        unit = RESOLUTIONS.get(data.func.keywords["units"].removesuffix("s"))
+        if unit is not None:
+            finer = np.promote_types(data.dtype, f"m8[{unit}]")
+            variable._data = Decoded(data.array, data.func, finer)
 
 
 def decoded_dates(
