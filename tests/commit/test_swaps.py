@@ -1,5 +1,6 @@
 """Replacing and appending that fail, are cut off or meet others: there is the old or the new, no mixture."""
 
+import os
 import pkgutil
 import threading
 from collections.abc import Callable
@@ -21,13 +22,22 @@ from _waiting import WaitingStore
 from dask import delayed
 
 import xzarr3
-from xzarr3 import ConflictError, IncompleteWriteError, MemoryStore, NodeExistsError, StoreError, to_zarr
+from xzarr3 import (
+    ConflictError,
+    IncompleteWriteError,
+    LocalStore,
+    MemoryStore,
+    NodeExistsError,
+    StoreError,
+    to_zarr,
+)
 from xzarr3.commit import keys, lease, recover
 from xzarr3.commit.keys import Keys
 from xzarr3.commit.lease import Holder
 from xzarr3.commit.staged import SWAP
 from xzarr3.errors import StoreCapabilityError
 from xzarr3.stores import ANY
+from xzarr3.stores.local.files import lock_of
 from xzarr3.xarray.commit import Commit
 
 
@@ -239,6 +249,24 @@ def test_of_two_that_add_a_variable_one_fails(monkeypatch: pytest.MonkeyPatch) -
     refused(NodeExistsError, lambda: to_zarr(other, store, mode="a"))
     xr.testing.assert_equal(opened(store).c, one.c)
     assert left(store) == []
+
+
+def test_no_document_of_the_root_changes_while_it_is_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who had read the old one would store it in place of the new one."""
+    rename, are_locked = os.rename, list[bool]()
+
+    def renamed(source: str, target: str) -> None:
+        if str(tmp_path / "zarr.json") in (source, target):
+            are_locked.append(os.path.exists(lock_of(str(tmp_path / "zarr.json"))))
+        rename(source, target)
+
+    to_zarr(dataset(0), tmp_path)
+    monkeypatch.setattr(os, "rename", renamed)
+    to_zarr(dataset(1), tmp_path, mode="w")
+    assert are_locked == [True, True]
+    assert left(LocalStore(tmp_path)) == []
 
 
 @pytest.mark.parametrize("kind", [MemoryStore, WaitingStore])

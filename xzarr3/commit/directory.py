@@ -424,7 +424,11 @@ def _rename(store: LocalStore, name: str, renamed: str) -> None:
     above = os.path.dirname(target)
     if not os.path.isdir(above):
         make(os.path.realpath(above), fsync=store.fsync)
-    os.rename(source, target)
+    with contextlib.ExitStack() as changing:
+        for key in (name, renamed) if os.path.isfile(source) else ():
+            if not key.startswith(STAGED):  # Who changes this document would store the old one once more.
+                changing.enter_context(store.exclusive(key))
+        os.rename(source, target)
 
 
 # Removing
