@@ -218,6 +218,8 @@ def _repeated(labels: AnyArray) -> int | None:
     """The index of the first label that is there before; None if all differ."""
     if labels.dtype.kind == "O":  # numpy does not sort missing ones among objects.
         again = pd.Series(labels).duplicated().to_numpy()
+    elif (labels[1:] > labels[:-1]).all():  # As most labels do: this is faster than to sort them.
+        return None
     else:
         again = np.ones(len(labels), bool)
         again[np.unique(labels, return_index=True)[1]] = False

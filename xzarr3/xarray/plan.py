@@ -36,7 +36,7 @@ from xzarr3.errors import (
     one_of,
     shorten,
 )
-from xzarr3.formats import DraftFormat, Format, ZarrFormat, documents
+from xzarr3.formats import DraftFormat, Format, ZarrFormat, documents, parse_format
 from xzarr3.formats.base import node_prefix
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
 from xzarr3.nodes.array_settings import array_metadata
@@ -70,6 +70,14 @@ class WriteOptions:
     prepends: bool = False
     others: Literal["write", "compare", "keep"] = "write"
     """What is done with existing variables that do not grow."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.encoding, Mapping):
+            raise ArgumentTypeError(
+                f"encoding={self.encoding!r}; accepted: for each variable, a mapping of settings"
+            )
+        if self.zarr_format is not None:
+            parse_format(self.zarr_format)
 
     @property
     def growing_option(self) -> str:
@@ -199,8 +207,6 @@ def encoded_coordinates(
     dataset: Dataset, encoding: Mapping[Any, Mapping[str, Any]]
 ) -> tuple[dict[Any, Variable], dict[Any, Any]]:
     """The variables of a dataset, with the encodings given, and its attributes."""
-    if not isinstance(encoding, Mapping):
-        raise ArgumentTypeError(f"encoding={encoding!r}; accepted: for each variable, a mapping of settings")
     for name in encoding:
         if name not in dataset.variables:
             raise UnknownNameError(

@@ -21,14 +21,13 @@ from xzarr3.commit.recover import finish_interrupted
 from xzarr3.commit.replace import check_resumable
 from xzarr3.errors import (
     ArgumentError,
-    ArgumentTypeError,
     StoreOptionError,
     listed,
     one_of,
     short_traceback,
     some,
 )
-from xzarr3.formats import ZarrFormat, parse_format
+from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
 from xzarr3.nodes.node import locate_node, normal_path
 from xzarr3.quantities import check_switches
@@ -206,7 +205,11 @@ def to_zarr(
         write_inherited_coords=write_inherited_coords, widen_units=widen_units, check_labels=check_labels,
         resume=resume, progress=progress,
     )  # fmt: skip
-    _check(asked, compute)
+    if resume and (asked.mode not in ("w-", "w") or not compute):
+        raise ArgumentError(
+            "resume=True goes with mode='w-' or mode='w' and compute=True: a region or an append that was "
+            f"interrupted is simply repeated; found mode={asked.mode!r}, compute={compute}; leave resume out"
+        )
     commit = None
     if is_repository(store):
         commit = _begun(store, branch or "main", asked, compute, storage_options)
@@ -274,21 +277,6 @@ def _message(data: Dataset | DataArray | DataTree, asked: WriteOptions, path: st
     names = [str(name) for name in getattr(data, "data_vars", None) or [getattr(data, "name", None)] if name]
     how = f"append along '{asked.append_dim}'" if asked.append_dim is not None else f"mode '{asked.mode}'"
     return f"xzarr3.to_zarr, {how}: {some(names) if names else 'coordinates'} in '/{path}'"
-
-
-def _check(asked: WriteOptions, compute: bool) -> None:
-    """Refuse options that do not go together, or are unknown."""
-    if not isinstance(asked.encoding, Mapping):
-        raise ArgumentTypeError(
-            f"encoding={asked.encoding!r}; accepted: for each variable, a mapping of settings"
-        )
-    if asked.resume and (asked.mode not in ("w-", "w") or not compute):
-        raise ArgumentError(
-            "resume=True goes with mode='w-' or mode='w' and compute=True: a region or an append that was "
-            f"interrupted is simply repeated; found mode={asked.mode!r}, compute={compute}; leave resume out"
-        )
-    if asked.zarr_format is not None:
-        parse_format(asked.zarr_format)
 
 
 def _check_prepend(prepend_dim: object, compute: bool, **others: object) -> None:
