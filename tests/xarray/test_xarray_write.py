@@ -495,7 +495,8 @@ def test_values_that_equal_a_fill_value_among_the_attributes_are_missing(tmp_pat
     marked = xr.Dataset({"v": ("d", np.array([1, -9], dtype), {"_FillValue": np.dtype(dtype).type(-9)})})
     to_zarr(marked, tmp_path / "a")
     to_zarr(open_dataset(tmp_path / "a", mask_and_scale=False), tmp_path / "b")
-    for read, path in itertools.product((open_dataset, theirs), "ab"):
+    to_zarr(marked, tmp_path / "c", encoding={"v": {"dtype": "i1"}})
+    for read, path in itertools.product((open_dataset, theirs), "abc"):
         np.testing.assert_array_equal(read(tmp_path / path)["v"], [1, np.nan])
 
 
