@@ -1,13 +1,16 @@
 """Replacing and appending that fail, are cut off or meet others: there is the old or the new, no mixture."""
 
+import itertools
 import os
 import pkgutil
 import threading
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import dask
 import dask.array as da
@@ -17,7 +20,7 @@ import pytest
 import xarray as xr
 from _archives import archive, disturb, months, read, roll
 from _conformance import contents, refused
-from _killed import UnreadableStore, forget_process, killed_everywhere, left, opened
+from _killed import KilledError, UnreadableStore, forget_process, killed_everywhere, left, opened
 from _waiting import WaitingStore
 from dask import delayed
 
@@ -249,6 +252,30 @@ def test_of_two_that_add_a_variable_one_fails(monkeypatch: pytest.MonkeyPatch) -
     refused(NodeExistsError, lambda: to_zarr(other, store, mode="a"))
     xr.testing.assert_equal(opened(store).c, one.c)
     assert left(store) == []
+
+
+def test_swaps_within_each_other_are_recovered_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The inner one needs the group that the outer one has not put in its place yet."""
+    stores = []
+    for numbers, act in (
+        (itertools.count(10**6), lambda store: to_zarr(dataset(1), store, group="g", mode="w")),
+        (itertools.count(), WITHIN["replaced"][1]),
+    ):
+        store = MemoryStore()
+        to_zarr(dataset(0), store, group="g")
+        with monkeypatch.context() as patch:
+            patch.setattr(uuid, "uuid4", lambda numbers=numbers: uuid.UUID(int=next(numbers)))
+            patch.setattr(keys, "_copy", mock.Mock(side_effect=KilledError))
+            with pytest.raises(KilledError):
+                act(store)
+        forget_process()
+        stores.append(store)
+    outer, inner = stores
+    for key in left(inner):
+        outer.set(key, inner.get(key))
+    assert xzarr3.recover(outer) == ["/g"]
+    xr.testing.assert_equal(opened(outer, "g").load(), dataset(1))
+    assert left(outer) == []
 
 
 def test_no_document_of_the_root_changes_while_it_is_renamed(

@@ -32,6 +32,7 @@ from xzarr3.commit.places import Place
 from xzarr3.commit.staged import ABANDONED, BEGUN, OLD, age, said_in
 from xzarr3.commit.transaction import format_of, listed_swap, take
 from xzarr3.errors import (
+    IncompleteWriteError,
     NodeExistsError,
     NodeNotFoundError,
     StoreCapabilityError,
@@ -110,10 +111,17 @@ def recover_swaps(store: Store) -> list[str]:
     list of str
         Paths of the nodes whose swaps were finished.
     """
+    ended: list[str | None] = []
     if store.folder is None:
-        ended = [_recovered(store, top) for top in staged_prefixes(store)]
+        within = []
+        for top in staged_prefixes(store):
+            try:
+                ended.append(_recovered(store, top))
+            except IncompleteWriteError:  # A node above it is not there yet, and has its turn first.
+                within.append(top)
+        ended += [_recovered(store, top) for top in within]
         return [f"/{path}" for path in ended if path is not None]
-    ended, failed = [], None
+    failed = None
     for key, found in _swaps_in(store):
         try:
             swap = listed_swap(store, found)
