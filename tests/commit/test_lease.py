@@ -357,10 +357,10 @@ def test_a_writer_killed_on_another_host(world: World, there: bool, resume: bool
 
 def test_a_live_append_is_not_robbed_however_long_it_takes(world: World, store: Any) -> None:
     array = xzarr3.create_array(store, data=np.arange(4), chunks=2)
-    with Length(store, "", array._key, 0.0) as length:
+    with Length(store, "", array._key) as length:
         world.renews.add(length.lease)
         with world.on("two"), pytest.raises(ConflictError, match="length of the array"):
-            Length(store, "", array._key, 0.0).__enter__()
+            Length(store, "", array._key).__enter__()
         assert length.lease.holds()
     assert contents(store).keys() == {"zarr.json", "c/0", "c/1"}
 
@@ -390,9 +390,9 @@ def test_who_took_a_lease_away_cannot_be_overtaken_by_the_one_who_had_it(world: 
     store = MemoryStore()
     array = xzarr3.create_array(store, data=np.arange(4), chunks=2)
     blanks = mark_of(store.get("zarr.json"))
-    with Length(store, "", array._key, 0.0) as slow:
+    with Length(store, "", array._key) as slow:
         before = slow._version
-        with world.on("two"), Length(store, "", array._key, 0.0):
+        with world.on("two"), Length(store, "", array._key):
             said = json.loads(bytes(store.get("zarr.json") or b""))
             grown = json.dumps({**said, "shape": [6]}).encode()
             assert not store.put("zarr.json", [grown], if_version=before)
@@ -541,9 +541,9 @@ def test_who_has_not_heard_of_its_lease_for_long_asks_before_it_stores_a_value(w
     for concurrency in (1, 4):
         store = held.with_traits(concurrency=concurrency)
         array = xzarr3.open_array(store, mode="r+")
-        with Length(store, "", array._key, 0.0) as slow:
+        with Length(store, "", array._key) as slow:
             slow.store.set("c/2", b"1")
-            with world.on("two"), Length(store, "", array._key, 0.0):
+            with world.on("two"), Length(store, "", array._key):
                 pass
             with pytest.raises(LeaseLostError):
                 slow.store.set("c/3", b"1")

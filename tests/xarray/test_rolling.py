@@ -1,6 +1,7 @@
 """Archives that roll: steps are dropped from their begin, or put before it: ``drop``, ``prepend_dim``."""
 
 import contextlib
+import itertools
 import os
 import pickle
 import random
@@ -17,7 +18,7 @@ import pytest
 import xarray as xr
 from _archives import TIMES, archive, disturb, first, months, read, roll, store_of, values
 from _conformance import contents
-from _killed import MortalStore, forget_process, killed_everywhere, left, opened
+from _killed import MortalStore, forget_process, holding, killed_everywhere, left, opened
 from _processes import killed_at_call, processes
 from _slow import slow
 from _strategies import attempt
@@ -157,6 +158,24 @@ def test_killed_at_every_change_it_is_old_or_new_and_the_same_call_goes_on(way: 
         assert values(store) == values(new)
         assert left(store) == []
     assert sizes == {48, 31}
+
+
+@WAYS
+def test_what_is_appended_after_a_kill_is_there_or_refused(way: str) -> None:
+    """By who had the array open before, and takes the lease of the killed writer away."""
+    begun, outcomes = MortalStore(), []
+    archive(way, begun, 17)
+    for number in itertools.count():
+        store = holding(MortalStore, contents(begun))
+        array = xzarr3.open_array(store, "t2m", mode="r+")
+        if not store.killed_at(number, partial(roll, way, store, 17), gone=True):
+            break
+        _, error = attempt(partial(array.append, np.full((1, 5), 7.0)), xzarr3.Xzarr3Error)
+        outcomes.append(type(error))
+        xzarr3.recover(store)
+        if error is None:
+            assert xzarr3.open_array(store, "t2m")[-1].tolist() == [7.0] * 5, number
+    assert {type(None), IncompleteWriteError, ChangedError} >= {*outcomes} > {type(None)}
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -240,7 +240,7 @@ class Append:
 def length_of(array: Array) -> Length:
     """The right to change the length of an array, not taken yet."""
     prefix = array.format.keys(array.path).chunks if array.path else ""
-    return Length(array.store, prefix, array._key)
+    return Length(array.store, prefix, array._key, array.path)
 
 
 def at_first(array: Array, length: Length) -> ArrayMetadata:

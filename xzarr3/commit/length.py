@@ -31,7 +31,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from xzarr3._types import Buffer
-from xzarr3.commit.lease import Lease, LeaseLostError, keeps_leases, lease_key
+from xzarr3.commit.lease import Lease, LeaseLostError, check_complete, keeps_leases, lease_key
 from xzarr3.errors import (
     ChangedError,
     ConflictError,
@@ -71,6 +71,8 @@ class Length:
         Prefix of the chunk keys of the array.
     key : str
         Key of the document that holds the shape.
+    path : str
+        Path of the array.
     deadline : float
         When to give up, on the clock of :func:`time.monotonic`.
 
@@ -80,11 +82,12 @@ class Length:
         If other writers hold the lease until the deadline.
     ChangedError
         If there is no document.
+    IncompleteWriteError
+        If a writer that has ended was replacing a group above, so that what is changed now would be lost.
     """
 
-    def __init__(self, store: Store, prefix: str, key: str, deadline: float = 0.0) -> None:
-        self._store = store
-        self._key = key
+    def __init__(self, store: Store, prefix: str, key: str, path: str = "", deadline: float = 0.0) -> None:
+        self._store, self._key, self._path = store, key, path
         self.deadline = deadline
         self._version: object = None
         self.lease = Lease(store, lease_key(prefix), "resize")
@@ -122,6 +125,8 @@ class Length:
             self.is_exclusive = False
         try:
             if self.is_exclusive and self.lease.displaced is not None:
+                if self._store.folder is None:
+                    check_complete(self._store, self._path, f"array '/{self._path}' to change")
                 self._set_apart()
             self._read()
             self.placed_at = documents.replaced_at(self.document)

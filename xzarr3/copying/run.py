@@ -62,10 +62,11 @@ def copy(
     """Copy an array, or a group with all nodes below it, in the same format and chunks or in others.
 
     Nothing is lost. The copy has the same values, fill values, attributes and dimension names, and xarray
-    masks the same elements in it. One exception: JSON lacks NaN and infinities, so in attributes they are
-    stored as the text "NaN", "Infinity" and "-Infinity". Where such an attribute marks missing values, the
-    fill value, ``_FillValue`` or nothing marks the same elements instead. One warning names these attributes
-    and what became of them.
+    masks the same elements in it. There are two exceptions. xarray reads no mark of missing bytes in version
+    3, so those that version 2 marks are plain bytes there. And JSON lacks NaN and infinities, so in
+    attributes they are stored as the text "NaN", "Infinity" and "-Infinity"; where such an attribute marks
+    missing values, the fill value, ``_FillValue`` or nothing marks the same elements instead, and one warning
+    names these attributes and what became of them.
 
     Chunks are copied as bytes where both formats encode them alike. Others are copied in tiles of whole new
     chunks or shards. These grow, as far as memory allows, so that few old chunks are read more than once; if
