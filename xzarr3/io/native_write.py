@@ -169,14 +169,15 @@ class NativeWrite(msgspec.Struct, frozen=True):
         self, call: Call, coords: Numbers, boxes: rows.Boxes, chain: CodecChain, folder: int, device: int
     ) -> None:
         engine, shard, separator = self.engine, chain.shard, self.engine.meta.chunk_key_encoding.separator
-        name = array("b", os.fsencode(engine.key_prefix.rpartition("/")[2]))
+        name = os.fsencode(engine.key_prefix.rpartition("/")[2])
         size = 0 if shard is None else shard.index_size
         stored = reading.of(chain if shard is None else shard.inner)
         job = [
-            *(folder, name, len(name), ord(separator), coords.shape[1], coords),
+            # An empty array is at 0.
+            *(folder, array("b", name or b"\0"), len(name), ord(separator), coords.shape[1], coords),
             *(int(tells_late(device)), *boxes, 0 if stored is None else stored.numbers),
             *(self.source, array("q", self.source.strides), engine.fill, int(self.keep_empty)),
-            *(0 if shard is None else array("q", shard.counts or (1,)), size),  # An empty array is at 0.
+            *(0 if shard is None else array("q", shard.counts or (1,)), size),
             *(int(shard is not None and shard.index_start == 0), size % 16),
         ]
         try:
