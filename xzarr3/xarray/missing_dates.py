@@ -46,7 +46,8 @@ def decoded_dates(
 
     ``dtype`` is the one that they have if none of them is a date; ``decode`` may need one to tell.
     """
-    there = ~np.isnan(numbers) if numbers.dtype.kind == "f" else numbers != np.iinfo("i8").min
+    # numpy 2.2.0 ends the process where it compares parts of smaller integers with a number beyond them.
+    there = ~np.isnan(numbers) if numbers.dtype.kind == "f" else numbers != np.int64(np.iinfo("i8").min)
     if there.all() and numbers.size:
         return decode(numbers)
     dates = decode(numbers[there]) if there.any() else np.empty(0, dtype)
