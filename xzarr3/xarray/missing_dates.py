@@ -1,4 +1,4 @@
-"""Missing dates, where dates are decoded to those of cftime.
+"""What xarray decodes otherwise than it is stored: missing dates, and the resolution of time differences.
 
 cftime takes NaN for the date from which times are counted, so that xarray would read a missing date as that
 one, and it refuses the integer that marks one. Here only the numbers that are dates are decoded.
