@@ -1,7 +1,7 @@
 """Creates arrays: turns the options of ``create_array`` into metadata and writes the new node.
 
 Values go in after the documents, unless they replace a node: that stays until all of them are stored. Dask
-arrays are handed to :mod:`xzarr3.dask.creating`.
+arrays are handed to :mod:`xzarr3.dask.write`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _check_known(options: Mapping[str, Any]) -> None:
 
 def _take_blocks(data: Any, shape: object, options: dict[str, Any], path: str) -> None:
     """Take the lengths of the blocks of a dask array as chunks, if neither these nor a shape are given."""
-    from xzarr3.dask.creating import block_lengths
+    from xzarr3.dask.write import block_lengths
 
     lengths = block_lengths(data, path)
     chunks = options.get("chunks")
@@ -119,7 +119,7 @@ def _write(values: Any, target: Array) -> None:
 
         copy_values(values, target)
     elif _is_lazy(values):
-        from xzarr3.dask.creating import write_blocks
+        from xzarr3.dask.write import write_blocks
 
         write_blocks(values, target)
     else:
@@ -192,7 +192,7 @@ def _planned(
     check_switches(write_empty_chunks=write_empty_chunks)
     data, names, described = _unwrapped(data, path)
     if "dask_array" in sys.modules:
-        from xzarr3.dask.creating import with_graph
+        from xzarr3.dask.write import with_graph
 
         data = with_graph(data)
     fits_names = shape is None or (names is not None and len(as_lengths(shape)) == len(names))
@@ -248,7 +248,7 @@ def _put(
 
     lazy = [values for _, values in arrays if _is_lazy(values)]
     if lazy:
-        from xzarr3.dask.creating import check_writable
+        from xzarr3.dask.write import check_writable
 
         check_writable(store, path, lazy, overwrite=overwrite)
     new = transaction(store, NewNode.of(format, path, nodes), overwrite=overwrite, how="overwrite=True")

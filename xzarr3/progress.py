@@ -1,6 +1,6 @@
 """Progress of a check, a copy or a diff: a bar of tqdm, or calls of a function.
 
-What dask computes has dask's own bars; see :func:`xzarr3.dask.bars.compute`.
+What dask computes has dask's own bars; see :func:`xzarr3.dask.write.compute_shown`.
 """
 
 from __future__ import annotations

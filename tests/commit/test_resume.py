@@ -31,7 +31,7 @@ from xzarr3 import LocalStore, MemoryStore, NodeExistsError, Store, StoreCapabil
 from xzarr3.commit import lease
 from xzarr3.commit.places import Place
 from xzarr3.commit.replace import may_be_lost
-from xzarr3.dask.done import done_tiles
+from xzarr3.dask.plan import done_tiles
 from xzarr3.dask.tiles import Regions, plan_axes
 from xzarr3.formats.v3 import V3
 from xzarr3.grid import Steps

@@ -31,9 +31,8 @@ from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import ArgumentError, LocalStore, MemoryStore, SelectionError, Store, StoreError, from_zarr, store
-from xzarr3.dask.memory import frontier, memory_limit
 from xzarr3.dask.plan import BlockWrite, plan_writes
-from xzarr3.dask.tiles import plan_axes
+from xzarr3.dask.tiles import frontier, memory_limit, plan_axes
 from xzarr3.dask.write_layer import Tiles
 from xzarr3.grid import Steps
 

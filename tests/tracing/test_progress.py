@@ -17,7 +17,7 @@ from _things import refused
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore
 from xzarr3.cli import main
-from xzarr3.dask.bars import compute
+from xzarr3.dask.write import compute_shown
 from xzarr3.progress import Progress, check_asked
 
 
@@ -153,5 +153,5 @@ def test_a_cluster_shows_its_own_bar(workers: Any, local_store: LocalStore, caps
     refused(ZeroDivisionError, "a block", lambda: xzarr3.store(failing, target, **options))
     workers.sync(asyncio.sleep, 0)  # futures are released in the client's own thread
     assert workers.futures == {}
-    summed = workers.submit(lambda: float(compute(dask.delayed(sum)([1, 9]), True)), pure=False)
+    summed = workers.submit(lambda: float(compute_shown(dask.delayed(sum)([1, 9]), True)), pure=False)
     assert summed.result(timeout=60) == 10, "within a task no bar waits"

@@ -1,17 +1,19 @@
-"""Dask graph layers that read: one reads blocks of an array, another selects from it.
+"""Dask graph layers that read: one reads blocks of an array, another selects from it; and finds reads.
 
 Reading tasks call dask's own ``getter`` and selecting tasks dask's own ``getitem``. So where one selection
 alone needs a block, dask's optimizer joins the two tasks, and only the selected elements are read. A block
 that several selections need is read once, and selections are taken from it. Whether selections share a block
 is decided by :func:`xzarr3.dask.slicing.to_read`.
+
+Finds the reads in the graph that dask would run, without running it.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dask._task_spec import Task, TaskRef
 from dask.array.chunk import getitem
@@ -20,6 +22,10 @@ from dask.highlevelgraph import Layer, MaterializedLayer
 
 from xzarr3._types import AnyArray
 from xzarr3.dask.slicing import Along, Part, Selections, extent
+
+if TYPE_CHECKING:
+    from dask.array import Array as DaskArray
+
 
 Key: TypeAlias = Any
 Read: TypeAlias = Callable[[Any, tuple[Part, ...]], AnyArray]
@@ -149,3 +155,58 @@ def owned(values: AnyArray, turned: tuple[slice, ...]) -> AnyArray:
     """The values in the order that is wanted, copied if they are a view of others."""
     values = values[turned] if any(each.step < 0 for each in turned) else values
     return values if values.flags.owndata else values.copy()
+
+
+_GETTERS = ("getter", "getter_nofancy", "getter_inline")
+"""The functions of dask, and of the package ``dask-array``, that read."""
+
+
+def calls_of_getters(arrays: Sequence[DaskArray]) -> Iterator[list[Any]]:
+    """The arguments of all calls that read in the graph that computes arrays together."""
+    from dask._task_spec import DataNode, convert_legacy_graph
+    from dask.base import collections_to_expr
+    from dask.optimization import cull
+
+    tasks = collections_to_expr(arrays).optimize().__dask_graph__()
+    keys = [array.__dask_keys__() for array in arrays]
+    graph = convert_legacy_graph(cull(tasks, keys)[0])  # As schedulers do: other tasks may be left.
+    data = {key: node.value for key, node in graph.items() if isinstance(node, DataNode)}
+    for node in graph.values():
+        yield from _calls_of(node, data)
+
+
+def _calls_of(node: object, known: Mapping[Any, Any]) -> Iterator[list[Any]]:
+    """The calls in a task, also in those that dask has fused into it.
+
+    ``known`` holds the values of the keys that it refers to, as far as they are no results of tasks.
+    """
+    from dask._task_spec import Task
+
+    if not isinstance(node, Task):
+        if isinstance(node, (list, tuple)):
+            for each in node:
+                yield from _calls_of(each, known)
+        return
+    args = [_value(each, known) for each in node.args]
+    package = (getattr(node.func, "__module__", None) or "").partition(".")[0]
+    if getattr(node.func, "__name__", "") in _GETTERS and package in ("dask", "dask_array"):
+        yield args
+        return
+    if node.has_subgraph():
+        inner, _, names, *given = args
+        values = dict(zip(names, given, strict=True))
+        for each in inner.values():
+            yield from _calls_of(each, values)
+    for each in (*node.args, *node.kwargs.values()):
+        yield from _calls_of(each, known)
+
+
+def _value(item: Any, known: Mapping[Any, Any]) -> Any:
+    """The value of an argument, where it is known before anything has run."""
+    from dask._task_spec import Alias, DataNode, TaskRef
+
+    if isinstance(item, DataNode):
+        return item.value
+    if isinstance(item, TaskRef):
+        return known.get(item.key, item)
+    return known.get(item.target, item) if isinstance(item, Alias) else item

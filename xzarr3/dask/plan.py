@@ -3,17 +3,24 @@
 Each task writes one tile. A tile consists of whole stored units, shards or unsharded chunks, so that no two
 tasks write the same unit. Blocks that consist of whole units are tiles themselves. :mod:`xzarr3.dask.tiles`
 makes the tiles, and :mod:`xzarr3.dask.write_layer` the graph layers.
+
+A write that is resumed leaves out tiles whose units exist, as stores put a unit in place as a whole or not
+at all. A fingerprint of the plan tells whose units these are. Units that hold only the fill value are not
+stored, so they are computed again.
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import json
 import math
 import uuid
 import warnings
 from collections.abc import Callable, Container, Iterable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import dask.array as da
 import numpy as np
@@ -25,13 +32,10 @@ from xzarr3 import options
 from xzarr3.arrays import Array
 from xzarr3.copying.location import Place
 from xzarr3.dask.blocks import check_dask, writing_label
-from xzarr3.dask.done import done_tiles
-from xzarr3.dask.ending import Gate, Writing
-from xzarr3.dask.forks import Forks, forks_of
-from xzarr3.dask.memory import frontier, memory_limit
+from xzarr3.dask.slicing import all_blocks
 from xzarr3.dask.sources import ReadLocations
-from xzarr3.dask.tasks import Sink, Tile, write_block, write_tile
-from xzarr3.dask.tiles import Regions, plan_axes
+from xzarr3.dask.tasks import Forks, Gate, Sink, Tile, Writing, forks_of, write_block, write_tile
+from xzarr3.dask.tiles import Regions, frontier, memory_limit, plan_axes
 from xzarr3.dask.write_layer import Done, Tiles, Written
 from xzarr3.display.units import size
 from xzarr3.errors import (
@@ -45,8 +49,71 @@ from xzarr3.errors import (
     printable,
     shorten,
 )
+from xzarr3.formats import Format
 from xzarr3.io.selection import basic_selection
+from xzarr3.io.stored_units import stored_units
+from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.freshness import note_values
+
+_VERSION = 3
+
+
+class WrittenArray(NamedTuple):
+    """An array that a plan makes, and its values."""
+
+    path: str
+    metadata: ArrayMetadata
+    write_empty_chunks: bool
+    values: Any
+
+
+def fingerprint(format: Format, path: str, arrays: Iterable[WrittenArray]) -> str:
+    """The fingerprint of a plan: a digest of everything that decides which bytes are stored where.
+
+    Attributes and values that are not in dask arrays do not count, because every call writes them again.
+
+    Parameters
+    ----------
+    format : Format
+    path : str
+        Path of the node that is written.
+    arrays : iterable of WrittenArray
+    """
+    said: list[Any] = [_VERSION, format.zarr_format, path]
+    for each in arrays:
+        layout = format.documents(replace(each.metadata, attributes={}), each.path)
+        known: list[Any] = []
+        if hasattr(each.values, "__dask_graph__"):
+            blocks = [repr(all_blocks([*map(int, along)])) for along in each.values.chunks]
+            known = [each.values.name, *blocks]
+        said.append([each.path, layout, each.write_empty_chunks, known])
+    text = json.dumps(said, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def done_tiles(target: Array, regions: Regions) -> set[Tile]:
+    """The tiles whose stored units all exist.
+
+    Parameters
+    ----------
+    target : Array
+    regions : Regions
+        The region of each tile.
+    """
+    there = set(stored_units(target))
+    axes = target.metadata.chunk_grid.axes
+    found = set()
+    for tile in itertools.product(*map(range, regions.numblocks)):
+        units = itertools.product(
+            *(
+                range(axis.index(part.start), axis.index(part.stop - 1) + 1) if part.stop > part.start else ()
+                for axis, part in zip(axes, regions[tile], strict=True)
+            )
+        )
+        if all(unit in there for unit in units):
+            found.add(tile)
+    return found
+
 
 _Box = tuple[tuple[int, int], ...]
 

@@ -1,29 +1,78 @@
-"""Writes dask arrays to stored arrays: :func:`store`.
+"""Writes dask arrays to stored arrays: :func:`store`, and what ``create_array(data=...)`` needs.
 
 Blocks may have any shapes. This module checks what a user gives; :mod:`xzarr3.dask.plan` plans the tasks.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import dask.array as da
+from dask.base import get_scheduler
+from dask.delayed import Delayed
+from dask.diagnostics.progress import ProgressBar
 
 from xzarr3.arrays import Array
-from xzarr3.dask.bars import compute as compute_shown
 from xzarr3.dask.expressions import is_expression, with_graph
-from xzarr3.dask.forks import Forks
 from xzarr3.dask.plan import ALL, BlockWrite, Writes, plan_writes
-from xzarr3.dask.sources import array_of, is_array
+from xzarr3.dask.sources import array_of, is_array, reads_below
+from xzarr3.dask.tasks import Forks, forks_of
 from xzarr3.errors import (
+    ArgumentError,
     ArgumentTypeError,
+    MetadataError,
     SelectionError,
     did_you_mean,
     short_traceback,
     unknown_arguments,
 )
 from xzarr3.quantities import check_switches
+from xzarr3.stores import Store
+
+
+def compute_shown(delayed: Delayed, progress: bool, **kwargs: Any) -> Any:
+    """Compute tasks; with ``progress``, show dask's own bar, or that of the cluster.
+
+    Parameters
+    ----------
+    delayed : Delayed
+    progress : bool
+    **kwargs
+        Options of ``delayed.compute``.
+
+    Returns
+    -------
+    object
+        What ``delayed.compute`` returns.
+    """
+    if not progress:
+        return delayed.compute(**kwargs)
+    run: Any = get_scheduler(scheduler=kwargs.get("scheduler"), collections=[delayed])
+    client: Any = getattr(run, "__self__", None)
+    if not hasattr(client, "run_on_scheduler"):
+        with ProgressBar():
+            return delayed.compute(**kwargs)
+    from distributed import progress as bar
+    from distributed.worker import thread_state  # type: ignore[attr-defined]
+
+    kwargs.pop("scheduler", None)
+    if getattr(thread_state, "key", None):  # Within a task: waiting here would block its worker.
+        return delayed.compute(scheduler=client, **kwargs)
+    future = client.compute(delayed, **kwargs)
+    try:
+        with client.as_current():
+            bar(future)
+        return future.result()
+    except KeyboardInterrupt:
+        future.cancel()
+        raise
+    finally:
+        future.release()
+
+
+__all__ = ["block_lengths", "check_writable", "store", "with_graph", "write_blocks"]
 
 _OPTIONS = ("regions", "compute", "lock", "progress")
 
@@ -154,3 +203,34 @@ def _paired(sources: Any, targets: Any, regions: Any) -> list[BlockWrite]:
 def _writable(target: Any) -> Any:
     """The array of this library for an array of zarr-python."""
     return array_of(target) if is_array(target) else target
+
+
+def block_lengths(source: da.Array, path: str) -> tuple[int, ...]:
+    """The longest block along each dimension: the default chunk shape.
+
+    Raises
+    ------
+    MetadataError
+        If the lengths of blocks are not known.
+    """
+    if any(math.isnan(length) for length in source.shape):
+        raise MetadataError(
+            "the blocks of the data have unknown lengths", path=path, field="data", found=source.chunks,
+            advice="call .compute_chunk_sizes(), which finds them in place",
+        )  # fmt: skip
+    return tuple(max(1, *lengths) for lengths in source.chunks)
+
+
+def check_writable(store: Store, path: str, sources: Sequence[da.Array], *, overwrite: bool) -> None:
+    """Raise if the blocks of dask arrays cannot be written at a path, or below it."""
+    forks_of(store)
+    if overwrite and store.traits.visible == "at commit" and any(reads_below(sources, store, path)):
+        raise ArgumentError(
+            f"the values are computed from '/{path}' of {store}, which would be erased before they are read; "
+            "load them first, or create another array"
+        )
+
+
+def write_blocks(source: da.Array, target: Array) -> None:
+    """Write a dask array to an array of the same or a larger shape, block by block."""
+    store(da.broadcast_to(source, target.shape), target)

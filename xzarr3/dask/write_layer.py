@@ -13,10 +13,8 @@ from typing import Any
 
 from dask._task_spec import Task, TaskRef
 
-from xzarr3.dask.ending import Gate
-from xzarr3.dask.forks import merged
 from xzarr3.dask.layers import LazyLayer
-from xzarr3.dask.tasks import Tile
+from xzarr3.dask.tasks import Gate, Tile, merged
 from xzarr3.dask.tiles import AxisTiles, Cut
 
 Key = Any

@@ -24,8 +24,7 @@ from xzarr3.commit.length import GuardedStore
 from xzarr3.commit.replace import transaction, write
 from xzarr3.commit.transaction import NewNode, Transaction, held_in
 from xzarr3.commit.writers import keeps_apart, writing
-from xzarr3.dask.done import WrittenArray, fingerprint
-from xzarr3.dask.plan import BlockWrite
+from xzarr3.dask.plan import BlockWrite, WrittenArray, fingerprint
 from xzarr3.dask.sources import ReadLocations, reads_below
 from xzarr3.errors import (
     ArgumentError,

@@ -19,7 +19,7 @@ from xarray import Dataset, Variable
 from xzarr3.api import find_group, open_group
 from xzarr3.arrays import Array
 from xzarr3.commit.recover import format_swapped
-from xzarr3.dask.done import WrittenArray
+from xzarr3.dask.plan import WrittenArray
 from xzarr3.errors import (
     ArgumentError,
     ConflictError,

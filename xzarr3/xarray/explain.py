@@ -256,8 +256,7 @@ def lazy_reads(data: Any) -> Iterator[Read]:
 
 def dask_reads(arrays: Sequence[DaskArray]) -> Iterator[Read]:
     """The reads of stored arrays in the graph that dask runs to compute arrays together."""
-    from xzarr3.dask.calls import calls_of_getters
-    from xzarr3.dask.layers import Reader
+    from xzarr3.dask.layers import Reader, calls_of_getters
 
     for source, parts, *_ in calls_of_getters(arrays):
         data = source.source if isinstance(source, Reader) else source

@@ -21,7 +21,7 @@ from xarray.coding import strings
 from xzarr3._types import JSON
 from xzarr3.conventions.fill_value_attribute import encode_fill_value, follows_version_2
 from xzarr3.conventions.nonfinite_attributes import finite_attributes, finite_marks
-from xzarr3.dask.done import WrittenArray
+from xzarr3.dask.plan import WrittenArray
 from xzarr3.dtypes import VariableLengthUTF8, ZDType, parse_dtype
 from xzarr3.errors import (
     FOREIGN_ERRORS,

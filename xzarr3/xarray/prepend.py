@@ -16,8 +16,7 @@ import numpy as np
 from xzarr3.arrays import Array
 from xzarr3.copying.plan import Source
 from xzarr3.copying.rolling import Shift, shift
-from xzarr3.dask.done import WrittenArray
-from xzarr3.dask.plan import BlockWrite
+from xzarr3.dask.plan import BlockWrite, WrittenArray
 from xzarr3.errors import ChangedError, ConflictError
 from xzarr3.groups import Group
 from xzarr3.nodes.freshness import check_read, same
