@@ -782,3 +782,17 @@ def test_numbers_hold_numbers_only() -> None:
     wrong = [["a"], [b"a"], np.array(["2000"], "M8[s]"), np.zeros(2, "i4,i4"), [None], [Thing()]]
     for name in ("bool", "int8", "float32", "complex64"):
         refuses(parse_dtype(name).cast_array, wrong, DataTypeValidationError, name)
+
+
+@pytest.mark.parametrize(("name", "values"), [
+    ("uint64", [[2**63 + 5, 3], [2**64 - 1, -0.0]]), ("int64", [2**53 + 1, 1.0]), (">u8", [2**63 + 5, 3]),
+    ("int64", [np.array([-(2**53) - 1, 4]), [1.0, 2]]),
+])  # fmt: skip
+def test_integers_of_lists_keep_their_digits(name: str, values: list[Any]) -> None:
+    """numpy alone makes floating point numbers of these."""
+    assert np.asarray(values).dtype.kind == "f"
+    found = parse_dtype(name).cast_array(values)
+    assert found.dtype == name
+    assert found.tolist() == np.asarray(values, object).tolist()
+    for wrong in ([2**53 + 1, 1.5], [2**53 + 1, np.nan], [2.0**64, 1], [2**64 - 1, -1]):
+        refuses(parse_dtype(name).cast_array, [wrong], DataTypeValidationError)

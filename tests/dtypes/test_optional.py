@@ -162,6 +162,7 @@ def test_other_types_codecs_formats_and_values_are_refused() -> None:
 @pytest.mark.parametrize(("inner", "values", "expected"), [
     ("bytes", np.array([b"", None, b"a\0"], object), [b"", None, b"a\0"]),
     ("int64", [2**53 + 1, None, 3.0], [2**53 + 1, None, 3]),  # All digits are kept.
+    ("int64", [2**53 + 1, float("nan")], [2**53 + 1, None]), ("uint64", [2**64 - 1, 0], [2**64 - 1, 0]),
     ("int32", np.array([1, np.nan]), [1, None]), ("string", ["", float("nan"), None], ["", None, None]),
 ])  # fmt: skip
 def test_what_has_no_value(inner: str, values: Any, expected: list[Any]) -> None:

@@ -387,6 +387,21 @@ def unmasked(values: Any, data_type: ZDType, dtype: Any = None) -> AnyArray:
         ) from error
 
 
+def has_lost_digits(values: Any, given: AnyArray) -> bool:
+    """Whether numpy made ``given`` of objects, and may have rounded integers among them.
+
+    It makes floating point numbers of integers that no dtype of integers holds together, or that stand beside
+    a floating point number.
+    """
+    if given.dtype.kind != "f" or hasattr(values, "dtype"):
+        return False
+    return bool((np.abs(given) >= _LAST_EXACT).any())
+
+
+_LAST_EXACT = 2.0**53
+"""From here on not every integer is a floating point number."""
+
+
 def item_of(data: object) -> Any:
     """The element of an array without dimensions; anything else unchanged."""
     return data[()] if isinstance(data, np.ndarray) and data.ndim == 0 else data

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Self, TypeGuard, cast
 import numpy as np
 
 from xzarr3._types import JSON, AnyArray, Scalar
-from xzarr3.dtypes.base import Endianness, ZDType, unmasked
+from xzarr3.dtypes.base import Endianness, ZDType, has_lost_digits, unmasked
 from xzarr3.dtypes.numbers import (
     converted,
     float_from_json,
@@ -167,6 +167,9 @@ class _Numeric(NumpyNamed, PlainlyNamed):
         given, dtype = unmasked(values, self), self._dtype
         if given.dtype == dtype:
             return given
+        if dtype.kind in "iu" and has_lost_digits(values, given):
+            items = [self.cast_scalar(item) for item in np.asarray(values, object).flat]
+            return np.array(items, dtype).reshape(given.shape)
         given = widened(given)
         if given.dtype.kind not in "biufc":
             raise self._cannot_hold(given)

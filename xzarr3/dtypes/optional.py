@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from xzarr3._types import JSON, AnyArray
-from xzarr3.dtypes.base import Endianness, ZDType, unmasked
+from xzarr3.dtypes.base import Endianness, ZDType, has_lost_digits, unmasked
 from xzarr3.dtypes.registry import registry
 from xzarr3.dtypes.specs import ZarrFormat
 from xzarr3.errors import DataTypeValidationError, UnknownExtensionError, located
@@ -203,6 +203,8 @@ class Optional(ZDType):
         is_list = self.is_variable and not hasattr(values, "dtype")
         given = unmasked(values, self, object if is_list else None)
         holds_nan = self.inner._dtype.kind in "fc"
+        if not holds_nan and has_lost_digits(values, given):
+            given = np.asarray(values, object)
         if given.dtype.kind == "f" and not holds_nan:
             return given, np.isnan(given)
         if given.dtype.kind not in "OT":
