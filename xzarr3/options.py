@@ -99,6 +99,8 @@ class set_options:  # noqa: N801 - used as a function
 
     Raises
     ------
+    KeyError
+        If there is no such option.
     ValueError
         If a value is not accepted. Then no option is set.
 
@@ -116,13 +118,16 @@ class set_options:  # noqa: N801 - used as a function
         memory_limit: int | str | EllipsisType | None = ...,
         missing: Missing | EllipsisType = ...,
         threads: int | EllipsisType | None = ...,
+        **unknown: Any,
     ) -> None:
+        for name in unknown:
+            raise _unknown(name)
         self._before = dict(_values)
         given: dict[str, Any] = {}
         if max_document_bytes is not None:
             given["max_document_bytes"] = integer("max_document_bytes", max_document_bytes)
         if memory_limit is not ...:
-            given["memory_limit"] = None if memory_limit is None else byte_count(memory_limit)
+            given["memory_limit"] = None if memory_limit is None else byte_count(memory_limit, "memory_limit")
         if missing is not ...:
             given["missing"] = check_missing(missing)
         if threads is not ...:
@@ -191,11 +196,7 @@ class Config(Mapping[str, Any]):
         """
         if not isinstance(values, (Mapping, type(None))):
             raise ArgumentTypeError(f"no options: {values!r}; accepted: a mapping of names to values")
-        options = {**(values or {}), **named}
-        for name in options:
-            if name not in _values:
-                raise _unknown(name)
-        return set_options(**options)
+        return set_options(**{**(values or {}), **named})
 
     def reset(self) -> None:
         """Set all options to their defaults.

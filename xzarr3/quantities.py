@@ -20,8 +20,8 @@ _UNITS = {"": 1, "b": 1} | {
 }
 
 
-def byte_count(size: object) -> int:
-    """A number of bytes, from an integer or from text with a unit.
+def byte_count(size: object, name: str = "size") -> int:
+    """A number of bytes, given for the parameter ``name`` as an integer or as text with a unit.
 
     ``MB`` is a million bytes and ``MiB`` is 2**20, as in dask; upper and lower case are the same.
 
@@ -47,7 +47,7 @@ def byte_count(size: object) -> int:
         except TypeError:
             count = int(size) if isinstance(size, float) and size.is_integer() else 0
     if count < 1:
-        raise ArgumentError(f"not a size: {size!r}; accepted: a positive number of bytes, or as in '64 MiB'")
+        raise ArgumentError(f"{name}={size!r}; accepted: a positive number of bytes, or as in '64 MiB'")
     return count
 
 

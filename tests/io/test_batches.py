@@ -219,7 +219,7 @@ MISTAKES: list[tuple[Any, dict[str, Any], str]] = [
     (([0], 2), {"shuffle": np.True_}, "shuffle=np.True_; accepted"),
     (([0], 2), {"shuffle": np.int8(-1)}, "; accepted: None, or a seed"),
     (([0], 2), {"shuffle": 1.0}, "shuffle=1.0; accepted"),
-    (([0], 2), {"chunk_cache": "much"}, "not a size: 'much'"),
+    (([0], 2), {"chunk_cache": "much"}, "chunk_cache='much'; accepted: a positive"),
     (([0], 2), {"out": np.empty((2, 3))}, r"out=float64 of shape \(2, 3\) for array 0; accepted: float64"),
     (([0], 2), {"out": {}}, "out={} for array 0"),
     (([{"a": 0}], 2), {}, r"sample 0 has \['a'\], and lacks array 0"),

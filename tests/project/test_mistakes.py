@@ -83,6 +83,7 @@ class Things:
         (folder / "link").symlink_to("nowhere")
         (folder / "file.nc").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
         (folder / "file3.nc").write_bytes(b"CDF\x02" + bytes(40))
+        (folder / "file.grib").write_bytes(b"GRIB" + bytes(40))
         (folder / "notes.txt").write_text("hello")
         for name, top in (("zipped.zarr", folder / "store.zarr"), ("above.zip", folder)):
             with zipfile.ZipFile(folder / name, "w") as packed:
@@ -174,6 +175,8 @@ MISTAKES: list[tuple[Callable[[Any], Any], type[Exception], str, str]] = [
     (lambda t: ours(t.path("file.nc"), group="a"), NotFound, "HDF5", "'/a'"),
     (lambda t: xzarr3.open_group(t.path("file3.nc")),
      NotFound, "netCDF-3", "with xr.open_dataset(path), convert"),
+    (lambda t: ours(t.path("file.grib")), NotFound, "a GRIB file", "convert it with xzarr3.to_zarr()"),
+    (lambda t: xzarr3.open(f"{t.store}/zarr.json"), Document, "document of a node", "open the folder"),
     (lambda t: xzarr3.open(t.path("notes.txt")), NotFound, "it is a file", "correct"),
     (lambda t: xzarr3.open(t.path("ice")), NotFound, "an Icechunk repo", "session"),
     (lambda t: xzarr3.open(t.path("zipped.zarr")), NotFound, "a zip", "ZipStore("),
@@ -187,7 +190,7 @@ MISTAKES: list[tuple[Callable[[Any], Any], type[Exception], str, str]] = [
     (lambda t: xzarr3.open(t.path("stroe.zarr")), NotFound, "no 'stroe.zarr'", "n 'store.zarr'?"),
     (lambda t: ours(t.path("e.zarr")), NotFound, "no 'e.zarr'", "it has: "),
     (lambda t: ours(t.path("s*.zarr")), NotFound, "'s*.zarr'", "open_mfdataset("),
-    (lambda t: xzarr3.open(t.path("outr?/x")), NotFound, "'outr?/x'", "engine='xz"),
+    (lambda t: xzarr3.open(t.path("outr?/x")), NotFound, "'outr?/x'", "xzarr3.open_mfdataset("),
     (lambda t: xzarr3.open(t.path("outr/x")), NotFound, "'outr'", "'outer'?"),
     (lambda t: ours(f"{t.store}/t2n"), NotFound, "'t2n'", "'t2m'?"),
     (lambda t: xzarr3.copy(t.path("stre.zarr"), memory()), NotFound, "'stre", "'store"),
@@ -234,7 +237,7 @@ MISTAKES: list[tuple[Callable[[Any], Any], type[Exception], str, str]] = [
     (lambda t: xzarr3.from_zarr(t.store, "t2n"), NotFound, "'/t2n'", "'t2m'?"),
     (lambda t: ours(t.store, group="forecast"), NotFound, "'/forecast'", "has"),
     (lambda t: xzarr3.open_group(t.store, mode="r+").__delitem__("t2n"), NotFound, "'t2n'", "'t2m'?"),
-    (lambda t: t.group[0], xzarr3.InvalidKeyError, "a string", "int"),
+    (lambda t: t.group[0], xzarr3.InvalidKeyError, "not a path of a node: 0", "a string"),
     (lambda t: t.group.t2m, AttributeError, "'t2m'", "group['t2m']"),
     (lambda t: t.group.create_aray, AttributeError, "aray'", "n 'create_array'?"),
     (lambda t: xzarr3.open_gruop, AttributeError, "'open_gruop'", "'open_group'?"),
@@ -268,8 +271,11 @@ MISTAKES: list[tuple[Callable[[Any], Any], type[Exception], str, str]] = [
     (lambda t: create(compressors="zlib"), Extension, "'zlib'", "n 'numcodecs.zlib'?"),
     (lambda t: create(compressors="lz4"), Extension, "'lz4'", "'numcodecs.lz4'?"),
     (lambda t: create(compressors="jpeg2k"), Extension, "install the package", "register_codec"),
-    (lambda t: create(compressors=5), Document, "not a codec: int", "its name"),
-    (lambda t: create(compressors={"name": "zstd", "configuration": {"level": 99}}), Document, "99", "22"),
+    (lambda t: create(compressors=5), Document, "'compressors': not a codec; found 5", "its name"),
+    (lambda t: create(filters="bitruond"), Extension, "field 'filters.name'", "mean 'bitround'?"),
+    (lambda t: create(serializer=[None]), Document, "'serializer': not a codec; found [None]", "its name"),
+    (lambda t: create(compressors={"name": "zstd", "configuration": {"level": 99}}),
+     Document, "field 'compressors.configuration.level'", "found 99; accepted: an integer from -131072 to 22"),
     (lambda t: create(order="K"), Document, "'K'", "'C', 'F'"),
     (lambda t: create(attributes={"a": {1}}), Document, "attributes.a", "JSON"),
     (lambda t: create().attrs.__setitem__("a", {1}), Document, "attributes.a", "JSON"),
@@ -345,7 +351,7 @@ MISTAKES: list[tuple[Callable[[Any], Any], type[Exception], str, str]] = [
      Argument, "'o'", ".astype("),
     (lambda t: xzarr3.to_zarr(t.dataset.rename(t2m="a/b"), memory()), Argument, "'a/b'", ".rename()"),
     (lambda t: written(t, t.more, append_dim=["time"]), Argument, "['time']", "existing"),
-    (lambda t: ours(t.store, group=1), xzarr3.InvalidKeyError, "a path must be a string", "int"),
+    (lambda t: ours(t.store, group=1), xzarr3.InvalidKeyError, "not a path of a node: 1", "accepted: a string"),
     (lambda t: ours(t.store, keep_variables=1), WrongType, "1 names no variables", "accepted"),
     (lambda t: xzarr3.open_mfdataset(memory()), WrongType, "MemoryStore", "accepted: stores"),
     (lambda t: xzarr3.open_mfdataset([t.store], concat_dim=1, combine="nested"),
@@ -353,6 +359,11 @@ MISTAKES: list[tuple[Callable[[Any], Any], type[Exception], str, str]] = [
     (lambda t: encoded(t, 1), WrongType, "encoding=1", "accepted"),
     (lambda t: xzarr3.store(None, create()), WrongType, "NoneType", "accepted: dask arrays"),
     (lambda t: xzarr3.advise(t.dataset, access="series"), Selection, "'series'", "weights by"),
+    (lambda t: xzarr3.advise(t.dataset, shape=3), WrongType, "leave shape= and dtype= out", "data="),
+    (lambda t: xzarr3.advise(t.dataset, dims=["time"]), Argument, "dims=['time']", "3 names"),
+    (lambda t: xzarr3.advise(shape=1.5, dtype="f4"), Document, "field 'shape'", "found 1.5"),
+    (lambda t: xzarr3.open_store(t.store, mode="w"), Argument, "mode='w'", "accepted: 'r', 'r+', 'a'"),
+    (lambda t: xzarr3.open_dataset(t.store, chunk_cache="much"), Argument, "chunk_cache='much'", "'64 MiB'"),
     (lambda t: xzarr3.advise(t.dataset, target=["s3"]), Argument, "['s3']", "or a store"),
     (lambda t: ours(t.store, missing="eror"), Argument, "'eror'", "'error'?"),
     (lambda t: written(t, t.more, encoding=1, append_dim="time"),

@@ -365,7 +365,8 @@ def test_a_document_joins_the_same_stores_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("document", "message"), [
     ("{", "not JSON"), ("[1]", "not a document of joined stores"),
-    ('{"version": 1, "refs": {}}', "not a document of joined stores"),
+    ('{"version": 1, "refs": {}}', "not a document of joined stores; .*'reference://' with storage_options"),
+    ('{"zarr_format": 3, "node_type": "group"}', "not a document of joined stores; .*open the folder"),
     ('{"xzarr3_joined": 2}', "'xzarr3_joined': not a document of joined stores; found 2; accepted: 1"),
     ({"join": "merge"}, "'join'"), ({"dim": 1.5}, "'dim'"), ({"sources": []}, "'sources'"),
     ({"sources": [3]}, r"sources\[0\]"), ({"sources": [{"store": 3}]}, r"sources\[0\]"),
@@ -427,7 +428,11 @@ MISTAKES: list[tuple[Any, str]] = [
         "use_zarr_fill_value_as_mask=.* comes too late"),
     (lambda: xzarr3.open_mfdataset(stores_of([day(0)]), zarr_format=3), "zarr_format=.* comes too late"),
     (lambda: xzarr3.open_mfdataset(stores_of([day(0)]), concat_dim="time", engine="zarr"),
-        r"open_dataset\(\) has no argument 'engine'"),
+        r"open_mfdataset\(\) has no argument 'engine'; leave 'engine' out"),
+    (lambda: xzarr3.open_mfdataset(["a"], concat_dims="time"),
+        r"open_mfdataset\(\) has no argument 'concat_dims'; did you mean 'concat_dim'\?"),
+    (lambda: xzarr3.open_mfdataset(["a"], check_labels="no"), "check_labels='no'; accepted: True, False"),  # type: ignore[arg-type]
+    (lambda: xzarr3.concat([xzarr3.zeros(3)], 0, check_labels=None), "check_labels=None"),  # type: ignore[arg-type]
     (lambda: xzarr3.open_mfdataset(stores_of([day(0)], consolidated=False), consolidated=True),
         "holds no consolidated metadata"),
 ]  # fmt: skip

@@ -75,7 +75,7 @@ def advise(
     SelectionError
         If a pattern is not known, or needs time, which no dimension is.
     TypeError
-        If there is neither data nor shape and dtype.
+        If there is neither data nor shape and dtype, or both.
     ValueError
         If the array has no dimensions or no values, or the target is not known.
 

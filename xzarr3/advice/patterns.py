@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from xzarr3.errors import SelectionError, one_of, shorten
+from xzarr3.errors import ArgumentError, SelectionError, one_of, shorten
 
 _TIMES = ("date", "step", "t", "year", "month", "day", "hour")  # And what begins or ends with "time".
 _HORIZONTAL = ("latitude", "longitude", "lat", "lon", "rlat", "rlon", "nlat", "nlon", "y", "x", "j", "i")
@@ -61,6 +61,8 @@ def roles(shape: Sequence[int], names: Sequence[str | None] | None) -> Roles:
     >>> roles((721, 1440), ["latitude", "longitude"])
     Roles(time=None, space=(0, 1))
     """
+    if names and (not isinstance(names, Sequence) or len(names) != len(shape)):
+        raise ArgumentError(f"dims={names!r}; accepted: {len(shape)} names, of which some may be None")
     known = [str(name).lower() if name is not None else "" for name in names or [None] * len(shape)]
     times = [axis for axis, name in enumerate(known) if name.startswith("time") or name.endswith("time")]
     times += [axis for axis, name in enumerate(known) if name in _TIMES]

@@ -51,14 +51,17 @@ def subject_of(
     Raises
     ------
     TypeError
-        If there is neither data nor shape and dtype.
+        If there is neither data nor shape and dtype, or both.
     """
     if data is None:
         if shape is None or dtype is None:
             raise ArgumentTypeError("nothing to advise on; give an array or a dataset, or shape= and dtype=")
-        return Subject(create_array(MemoryStore(), shape=tuple(shape), dtype=dtype), roles(shape, dims))
+        new = create_array(MemoryStore(), shape=shape, dtype=dtype)
+        return Subject(new, roles(new.shape, dims))
     whole = open_node(data) if isinstance(data, (str, os.PathLike, Store)) else data
     found = _variables(whole)
+    if shape is not None or dtype is not None:
+        raise ArgumentTypeError("data= has a shape and a dtype; leave shape= and dtype= out, or data=")
     if not found:
         raise ArgumentTypeError(
             "no array to advise on: each has no elements, no dimensions, or is the coordinate of its only "

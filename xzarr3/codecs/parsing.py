@@ -50,7 +50,7 @@ def parse_codec(codec: Any) -> Codec:
     elif callable(getattr(codec, "get_config", None)):
         codec = codec.get_config()
     else:
-        raise MetadataError(f"not a codec: {type(codec).__name__}", accepted="a codec, its name or its JSON")
+        raise MetadataError("not a codec", found=codec, accepted="a codec, its name or its JSON")
     if "id" in codec:
         return from_numcodecs(_plain(codec))
     parsed = codec_from_json(_plain(codec))
@@ -68,7 +68,7 @@ def parse_codecs(codecs: Any, kind: Any) -> tuple[Codec, ...]:
         given = (codecs,) if single else tuple(codecs)
     except TypeError as error:  # for example an array of no dimensions, which still has __iter__
         raise MetadataError(
-            f"not codecs: {type(codecs).__name__}", accepted="a codec, its name or its JSON, or several"
+            "not codecs", found=codecs, accepted="a codec, its name or its JSON, or several"
         ) from error
     parsed = tuple(parse_codec(codec) for codec in given)
     for codec in parsed:

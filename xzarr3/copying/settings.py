@@ -12,7 +12,6 @@ from typing import Any
 
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.bytes import BytesCodec
-from xzarr3.codecs.parsing import parse_codecs
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.conventions.fill_value_attribute import decode_fill_value, follows_version_2
 from xzarr3.errors import ArgumentTypeError, MetadataError
@@ -119,8 +118,7 @@ class Settings:
             filters, packing = chosen_filters(self.filters, format)
         serializer = self._serializer(array, filters)
         if not is_keep(self.compressors):
-            chosen = chosen_compressors(self.compressors, serializer, array.zdtype, format)
-            compressors = parse_codecs(chosen, BytesBytesCodec)
+            compressors = chosen_compressors(self.compressors, serializer, array.zdtype, format)
         return (*filters, serializer, *packing, *compressors)
 
     def _serializer(self, array: ReadableArray, filters: tuple[ArrayArrayCodec, ...]) -> ArrayBytesCodec:

@@ -89,7 +89,7 @@ class ChunkCache:
     """
 
     def __init__(self, size: str | int) -> None:
-        self.size = byte_count(size)
+        self.size = byte_count(size, "chunk_cache")
         self.later: Callable[[Name], float] | None = None
         """When a chunk is needed next, if that is known; those that are needed last go first."""
         self._name = uuid.uuid4().hex

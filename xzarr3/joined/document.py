@@ -27,6 +27,11 @@ DEEPEST = 8
 _LARGEST = 2**26  # Bytes of a document.
 _NAME = "xzarr3_joined"
 _NOT_ONE = "not a document of joined stores"
+_OTHERS = {
+    "zarr_format": "it is the document of a node: open the folder that it is in",
+    "refs": "it has references of kerchunk: open 'reference://' with storage_options={'fo': its path}",
+}
+"""Fields of other documents, and how these are opened."""
 
 
 class Place(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -170,7 +175,10 @@ def read(path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
             raise MetadataError("not JSON", found=str(error)) from error
         version = found.pop(_NAME, ...) if isinstance(found, dict) else found
         if version != 1:
-            raise MetadataError(_NOT_ONE, field=_NAME, found=version, accepted="1")
+            advice = next(
+                (_OTHERS[name] for name in _OTHERS if isinstance(found, dict) and name in found), None
+            )
+            raise MetadataError(_NOT_ONE, field=_NAME, found=version, accepted="1", advice=advice)
         return _parsed_recipe(found, above, 1)
 
 

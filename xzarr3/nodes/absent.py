@@ -25,6 +25,7 @@ _ZIP = "a zip whose name does not end with '.zip'; rename it, or pass xzarr3.Zip
 _SIGNATURES = (
     (b"\x89HDF\r\n\x1a\n", f"a netCDF-4 or HDF5 file{_OPENS}, or refer to it with VirtualiZarr"),
     (b"CDF", f"a netCDF-3 file{_OPENS}"),
+    (b"GRIB", f"a GRIB file{_OPENS}"),
     (b"PK\x03\x04", _ZIP),
     (b"PK\x05\x06", _ZIP),
 )

@@ -82,7 +82,7 @@ def array_metadata(
         *filters,
         serializer,
         *packing,
-        *parse_codecs(chosen_compressors(compressors, serializer, asked, format), BytesBytesCodec),
+        *chosen_compressors(compressors, serializer, asked, format),
     )
     if units is not None:
         from xzarr3.codecs.sharding import ShardingCodec
@@ -255,7 +255,8 @@ def chosen_filters(
     """The array-to-array filters and, only in version 2, the bytes-to-bytes filters."""
     if is_auto(filters):
         return (), ()
-    parsed = parse_codecs(filters, format.filter_kinds)
+    with located(field="filters"):
+        parsed = parse_codecs(filters, format.filter_kinds)
     first = next((at for at, codec in enumerate(parsed) if isinstance(codec, BytesBytesCodec)), len(parsed))
     late = [codec.name for codec in parsed[first:] if not isinstance(codec, BytesBytesCodec)]
     if late:
@@ -269,21 +270,24 @@ def chosen_filters(
     )
 
 
-def chosen_compressors(value: Any, serializer: ArrayBytesCodec, data_type: ZDType, format: Format) -> Any:
+def chosen_compressors(
+    value: Any, serializer: ArrayBytesCodec, data_type: ZDType, format: Format
+) -> tuple[BytesBytesCodec, ...]:
     """The compressors that a user gives; for "auto" those that the format usually has."""
-    if not is_auto(value):
-        return value
-    # A compressed shard could only be read whole, and N5 could not read a compressed N5 block.
-    if serializer.name in ("sharding_indexed", "n5_default"):
-        return None
-    return format.usual_codecs(data_type)[1]
+    if is_auto(value):
+        # A compressed shard could only be read whole, and N5 could not read a compressed N5 block.
+        is_whole = serializer.name in ("sharding_indexed", "n5_default")
+        value = None if is_whole else format.usual_codecs(data_type)[1]
+    with located(field="compressors"):
+        return cast("tuple[BytesBytesCodec, ...]", parse_codecs(value, BytesBytesCodec))
 
 
 def chosen_serializer(value: Any, data_type: ZDType, format: Format) -> ArrayBytesCodec:
     """The array-to-bytes codec: the given one, or the usual one for the data type."""
     if is_auto(value) or value is None:
         return format.usual_codecs(data_type)[0]
-    codec = parse_codec(value)
+    with located(field="serializer"):
+        codec = parse_codec(value)
     if isinstance(codec, BytesBytesCodec):
         codec = codec.of_arrays()
     if not isinstance(codec, ArrayBytesCodec):

@@ -163,7 +163,7 @@ def normal_path(path: str) -> str:
     ('ocean/sst', '')
     """
     if not isinstance(path, str):
-        raise InvalidKeyError(f"a path must be a string, found {type(path).__name__}")
+        raise InvalidKeyError(f"not a path of a node: {path!r}; accepted: a string such as 'ocean/sst'")
     stripped = path.strip("/")
     if stripped.count("/") >= MAX_NAMES:
         raise InvalidKeyError(f"a path of {stripped.count('/') + 1} names; accepted: at most {MAX_NAMES}")

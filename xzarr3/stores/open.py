@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping, MutableMapping
 from types import NoneType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from xzarr3 import errors
 from xzarr3.errors import StoreError, listed, one_of, short_traceback, shorten
@@ -88,6 +88,8 @@ def locate(
             f"not storage_options: {shorten(storage_options)}; accepted: a dictionary, such as "
             "{'anon': True}"
         )
+    if mode not in get_args(Mode):
+        raise errors.ArgumentError(f"mode={mode!r}; {one_of(mode, get_args(Mode))}")
     options, package = dict(storage_options or {}), _package(type(store))
     handle: Any = getattr(store, "store_path", store) if package == "zarr" else store
     if package == "xzarr3" and getattr(store, "_is_joined", False):

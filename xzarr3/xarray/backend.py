@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
 from importlib.util import find_spec
@@ -132,7 +132,7 @@ def _opened(
 ) -> Any:
     """What one of xarray's functions opens with this engine."""
     if "engine" in options:
-        raise unknown_arguments(function.__name__, {"engine": options["engine"]}, sorted(_NAMES))
+        raise unknown_arguments(function.__name__, {"engine": options["engine"]}, ())
     check_blocks(chunks)
     if isinstance(chunks, str) and chunks == "grouped":
         dask = find_spec("dask") is not None
@@ -154,11 +154,20 @@ def _opened(
 
 def _chosen(function: Callable[..., Any], options: Mapping[str, Any]) -> OpenOptions:
     """The options of the engine that one of xarray's functions was called with; raises for unknown ones."""
-    unknown = {name: value for name, value in options.items() if name not in _NAMES}
-    if unknown:
-        known = {*inspect.signature(function).parameters, *_NAMES} - {"filename_or_obj", "kwargs"}
-        raise unknown_arguments(function.__name__, unknown, sorted(known))
+    check_options(function, options, _NAMES)
     return OpenOptions(**options)
+
+
+def check_options(
+    function: Callable[..., Any], options: Mapping[str, Any], accepted: Container[str] | None = None
+) -> None:
+    """Refuse options that are not among the accepted ones, by default all of xarray's and of the engine."""
+    functions = (function, xr.open_dataset) if accepted is None else (function,)
+    known = {*_NAMES, *(name for each in functions for name in inspect.signature(each).parameters)}
+    known -= {"filename_or_obj", "kwargs", "options", "engine"}
+    unknown = {name: value for name, value in options.items() if name not in (accepted or known)}
+    if unknown:
+        raise unknown_arguments(function.__name__, unknown, sorted(known))
 
 
 _NAMES = tuple(each.name for each in fields(OpenOptions))

@@ -23,6 +23,7 @@ from xzarr3.joined.group import JoinedGroup
 from xzarr3.nodes.node import normal_path
 from xzarr3.options import Missing
 from xzarr3.parallel import parallel_map
+from xzarr3.quantities import check_switches
 from xzarr3.readable import ReadableArray
 from xzarr3.stores import StoreLike, open_store
 from xzarr3.xarray.combining import AT_ONCE, Values, join_arrays, join_groups, members_of
@@ -91,6 +92,7 @@ def concat(
     >>> both[2:5], both.read_chunk_sizes
     (array([2022, 2030, 2031]), ((3, 3),))
     """
+    check_switches(check_labels=check_labels)
     given, dropped = _given(sources), names_of(drop_variables)
     recipe = Recipe(join="concat", dim=dim, sources=given, drop_variables=dropped, check_labels=check_labels)
     return join(recipe, path, storage_options, missing)

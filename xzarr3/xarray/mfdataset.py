@@ -15,9 +15,10 @@ from xzarr3.errors import ArgumentError, ArgumentTypeError, short_traceback, sho
 from xzarr3.joined.document import Recipe
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.options import Missing
+from xzarr3.quantities import check_switches
 from xzarr3.readable import ReadableArray
 from xzarr3.stores import open_store
-from xzarr3.xarray.backend import open_dataset
+from xzarr3.xarray.backend import check_options, open_dataset
 from xzarr3.xarray.combining import by_coords
 from xzarr3.xarray.joining import join, opened
 from xzarr3.xarray.variables import names_of
@@ -82,6 +83,8 @@ def open_mfdataset(
             f"combine={combine!r} with concat_dim={concat_dim!r}; accepted: combine='by_coords' without "
             "concat_dim, or 'nested' with it"
         )
+    check_options(open_mfdataset, options)
+    check_switches(check_labels=check_labels)
     consolidated = options.pop("consolidated", None)
 
     def open_all(sources: Iterable[Any]) -> list[Any]:

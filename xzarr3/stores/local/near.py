@@ -34,8 +34,7 @@ def missing_part(path: str) -> str:
         above, missing = os.path.split(above)
     rest = os.path.relpath(path, above)
     if "*" in rest or "?" in rest:
-        how = "xr.open_mfdataset(..., engine='xzarr3')"
-        return f"{rest!r} is a pattern, not a path; open all that match with {how}"
+        return f"{rest!r} is a pattern, not a path; open all that match with xzarr3.open_mfdataset(...)"
     names: list[str] = []
     with suppress(OSError), os.scandir(above) as entries:  # A directory that may not be read has no names.
         names = sorted(entry.name for entry in islice(entries, _MOST_ENTRIES))
