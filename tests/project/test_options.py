@@ -63,7 +63,7 @@ SIZES = ["1", "10 B", "2 kB", "2 KB", "2k", "1.5 MiB", "3MB", "4 G", "1e6", "1e3
 def test_sizes_are_those_of_dask() -> None:
     assert [*map(byte_count, SIZES)] == [*map(parse_bytes, SIZES)]
     for size in ("", "MB", "-1 MB", "1 XB", "1 2", "0", 0, -5, 1.5, True, None, [], "9" * 99, "inf"):
-        with case(size), pytest.raises(ValueError, match="size=.*; accepted: a positive"):
+        with case(size), pytest.raises(ValueError, match=r"size=.*; accepted: a positive"):
             byte_count(size)
 
 

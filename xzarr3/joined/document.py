@@ -175,10 +175,8 @@ def read(path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
             raise MetadataError("not JSON", found=str(error)) from error
         version = found.pop(_NAME, ...) if isinstance(found, dict) else found
         if version != 1:
-            advice = next(
-                (_OTHERS[name] for name in _OTHERS if isinstance(found, dict) and name in found), None
-            )
-            raise MetadataError(_NOT_ONE, field=_NAME, found=version, accepted="1", advice=advice)
+            others = [_OTHERS[name] for name in _OTHERS if isinstance(found, dict) and name in found]
+            raise MetadataError(_NOT_ONE, field=_NAME, found=version, accepted="1", advice="".join(others))
         return _parsed_recipe(found, above, 1)
 
 
