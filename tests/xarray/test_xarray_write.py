@@ -378,6 +378,20 @@ def test_integers_go_to_packed_variables(packing: dict[str, Any], dtype: str, la
         np.testing.assert_array_equal(open_dataset(group.store).v, np.r_[before.v.values, 0.0, 1.0])
 
 
+@pytest.mark.parametrize("lazy", [False, True])
+def test_packing_is_one_finite_number(lazy: bool) -> None:
+    dataset = _with("v", [2.0, np.nan])
+    dataset = dataset.chunk(d=1) if lazy else dataset
+    for packing in ({"scale_factor": 2}, {"scale_factor": np.array([0.5])}, {"add_offset": np.array([1])}):
+        encoding = {"v": {"dtype": "i2", "_FillValue": -9, **packing}}
+        assert open_dataset(to_zarr(dataset, encoding=encoding).store).v.values.tolist()[0] == 2
+        assert [*packing.values()] == [encoding["v"][name] for name in packing]
+    for value in (np.nan, np.inf, [], [1.0, 2.0]):
+        for name in ("scale_factor", "add_offset"):
+            with pytest.raises(ValueError, match=rf"variable 'v': {name}=.*; accepted: a finite number"):
+                to_zarr(dataset, encoding={"v": {name: value}})
+
+
 IN_BLOCKS = ("packed", "short float", "times of a short float", "truth", "imaginary", "long text")
 QUICK_LOSSES = [
     *((case, False, False) for case in LOSSES),

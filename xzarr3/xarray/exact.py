@@ -154,7 +154,16 @@ def _coded(variable: Variable, name: str) -> Variable:
         variable = variable.copy(deep=False)
         variable.encoding = {**variable.encoding, "calendar": "proleptic_gregorian"}
     asked = {key for key, value in variable.encoding.items() if value is not None}
-    if variable.dtype.kind in "biu" and asked & {*MARKS} and asked & {"scale_factor", "add_offset"}:
+    packing = asked & {"scale_factor", "add_offset"}
+    for key in packing:
+        value = np.asarray(variable.encoding[key])
+        if value.size != 1 or not np.isfinite(value).all():
+            found = f"variable {name!r}: {key}={variable.encoding[key]!r}"
+            raise ArgumentError(f"{found}; accepted: a finite number")
+        if value.ndim or (key == "scale_factor" and value.dtype.kind in "biu"):  # xarray divides in place.
+            variable = variable.copy(deep=False)
+            variable.encoding = {**variable.encoding, key: float(value.item())}
+    if variable.dtype.kind in "biu" and asked & {*MARKS} and packing:
         variable = variable.copy(data=variable.data.astype("f8"))  # xarray would divide integers in place.
     if _marks_nan_and_other(variable.encoding):  # xarray would refuse two marks, but NaN is missing anyway.
         variable = variable.copy(deep=False)
