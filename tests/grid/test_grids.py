@@ -397,6 +397,28 @@ def test_what_was_cut_off_or_left_behind_does_not_come_back() -> None:
     assert [array.store.exists(key) for key in ("c/2", "c/3")] == [False, False]
 
 
+RESHAPED = [{"name": "reshape", "configuration": {"shape": [-1, 4]}}]
+
+
+@pytest.mark.parametrize("codecs", [
+    {"filters": RESHAPED}, {"filters": [*RESHAPED, TransposeCodec((1, 0))]},
+    {"filters": RESHAPED, "serializer": ShardingCodec((1, 2), (BytesCodec(),))},
+])  # fmt: skip
+def test_chunks_that_codecs_cannot_encode_are_not_added(codecs: dict[str, Any]) -> None:
+    array = made(data=np.arange(12), chunks=[[4, 8]], dimension_names=["x"], compressors=None, **codecs)
+    for change in (lambda: array.resize(15), lambda: array.append([1, 2, 3])):
+        with pytest.raises(MetadataError, match=r"node '/'.*the chunk has 3 elements"):
+            change()
+        assert xzarr3.open_array(array.store)[...].tolist() == array[...].tolist() == [*range(12)]
+    array.append([12] * 4)
+    assert xzarr3.open_array(array.store)[...].tolist() == [*range(12), *[12] * 4]
+    # Chunks of several lengths that begin where the elements do would not fit, either.
+    group = xzarr3.create_group(xzarr3.MemoryStore())
+    group.create_array("x", data=array[...], chunks=[[4, 8, 4]], dimension_names=["x"], **codecs)
+    xzarr3.drop(group.store, x=slice(None, 2))
+    assert xzarr3.open_array(group.store, "x")[...].tolist() == [*range(3, 12), *[12] * 4]
+
+
 def test_a_handle_goes_on_when_another_one_has_resized_the_array() -> None:
     one = made(data=np.arange(5), chunks=[[2, 3]])
     other = xzarr3.open_array(one.store, mode="r+")

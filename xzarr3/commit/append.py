@@ -22,7 +22,14 @@ import numpy.typing as npt
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.commit.lease import LeaseLostError, release_together
 from xzarr3.commit.length import Length, turn
-from xzarr3.errors import ChangedError, MetadataError, OutcomeUnknownError, SelectionError, StoreError
+from xzarr3.errors import (
+    ChangedError,
+    MetadataError,
+    OutcomeUnknownError,
+    SelectionError,
+    StoreError,
+    located,
+)
 from xzarr3.formats import Format
 from xzarr3.grid import as_lengths
 from xzarr3.io.selection import basic_selection
@@ -267,7 +274,7 @@ def _of_shape(array: Array, found: NodeMetadata, shape: tuple[int, ...]) -> Arra
 def _in_turn(array: Array, change: Callable[[float], None]) -> None:
     """Run ``change`` with the deadline for its lease; if the lease is lost, run it again."""
     deadline = time.monotonic() + array.store.traits.conflict_deadline
-    with turn(array.store, array._key):
+    with located(path=array.path), turn(array.store, array._key):
         while True:
             try:
                 change(deadline)

@@ -38,7 +38,7 @@ from xzarr3.copying.resume import fingerprint
 from xzarr3.copying.settings import Settings
 from xzarr3.copying.tiles import Coords
 from xzarr3.copying.values import ArrayCopy, Means, do_all, element_bytes, most_threads, move_unit
-from xzarr3.errors import ArgumentError, ChangedError, ConflictError
+from xzarr3.errors import ArgumentError, ChangedError, ConflictError, MetadataError
 from xzarr3.grid import RectilinearGrid, Steps
 from xzarr3.groups import Group
 from xzarr3.io.selection import basic_selection
@@ -276,7 +276,7 @@ def _without_plan(taken: Transaction) -> Iterator[None]:
 def _shifted_metadata(meta: ArrayMetadata, axis: int, number: int) -> ArrayMetadata:
     """The metadata without the first elements along an axis, or with others before them.
 
-    Chunks of any length begin where the elements do, unless the inner chunks of shards do not fit there.
+    Chunks of any length begin where the elements do, unless the codecs cannot encode such chunks.
     """
     shape = tuple(size - number if at == axis else size for at, size in enumerate(meta.shape))
     along, inner = meta.chunk_grid.axes[axis], inner_shape(meta.codecs, len(shape))
@@ -285,7 +285,12 @@ def _shifted_metadata(meta: ArrayMetadata, axis: int, number: int) -> ArrayMetad
         return resized(meta, shape)
     new = along.after(number) if number > 0 else along.before(-number, unit)
     axes = [new if each is along else each for each in meta.chunk_grid.axes]
-    return replace(meta, shape=shape, chunk_grid=RectilinearGrid.of(axes))
+    shifted = replace(meta, shape=shape, chunk_grid=RectilinearGrid.of(axes))
+    try:
+        shifted.check_codecs()
+    except MetadataError:
+        return resized(meta, shape)
+    return shifted
 
 
 @dataclass(frozen=True)

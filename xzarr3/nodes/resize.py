@@ -18,9 +18,18 @@ if TYPE_CHECKING:
 
 
 def resized(stored: ArrayMetadata, shape: tuple[int, ...]) -> ArrayMetadata:
-    """The metadata with another shape."""
+    """The metadata with another shape.
+
+    Raises
+    ------
+    MetadataError
+        If the codecs cannot encode the chunks that a rectilinear grid gets.
+    """
     grid = stored.chunk_grid.resized(shape, inner_shape(stored.codecs, len(shape)))
-    return replace(stored, shape=shape, chunk_grid=grid)
+    result = replace(stored, shape=shape, chunk_grid=grid)
+    if grid is not stored.chunk_grid:
+        result.check_codecs()
+    return result
 
 
 def erase_beyond(array: Array, old: tuple[int, ...], grid: Grid, *, may_list: bool = False) -> None:
@@ -54,11 +63,16 @@ def erase_beyond(array: Array, old: tuple[int, ...], grid: Grid, *, may_list: bo
 
 
 def inner_shape(codecs: Iterable[Codec], ndim: int) -> tuple[int, ...] | None:
-    """Shape of the inner chunks that a sharding codec makes, in the order of the array's dimensions."""
+    """Shape of the inner chunks that a sharding codec makes, in the order of the array's dimensions.
+
+    None if there are no inner chunks, or if they have other dimensions than the array.
+    """
     order = list(range(ndim))
     for codec in codecs:
         if codec.name == "transpose":
             order = [order[axis] for axis in cast("TransposeCodec", codec).order]
+        elif codec.name in ("reshape", "numcodecs.packbits"):
+            return None
         elif codec.name == "sharding_indexed":
             lengths = cast("ShardingCodec", codec).chunk_shape
             return tuple(lengths[order.index(axis)] for axis in range(ndim))
