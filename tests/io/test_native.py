@@ -3,6 +3,7 @@
 import itertools
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import xarray as xr
 from _conformance import without_marks
 from _large_as_small import python_executor
 from _peers import BIG, LITTLE, codec, sharding
@@ -30,7 +32,9 @@ from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import ChunkDecodeError, LocalStore, StoreError, StorePermissionError
+from xzarr3.arrays import Array
 from xzarr3.codecs import Crc32cCodec
+from xzarr3.commit.directory import StagedFolder
 from xzarr3.io import native, native_read, native_write
 from xzarr3.stores import BytesValue, locks
 from xzarr3.stores.base import update
@@ -297,6 +301,22 @@ def test_all_units_are_taken_by_native_code(tmp_path: Path, codecs: str, layout:
         assert read(array, index)[2] == orthogonal(values, index).tobytes()
         rows, left = seen.taken()
         assert (rows > 0, left) == (True, 0)
+
+
+def test_new_nodes_are_written_so_while_their_stage_is_there(tmp_path: Path, seen: Seen) -> None:
+    values = np.arange(100, dtype="float64").reshape(10, 10)
+    dataset = xr.Dataset({"a": (("y", "x"), values, {}, {"chunks": (2, 5)})})
+    made = xzarr3.to_zarr(dataset, tmp_path / "store", mode="w")["a"]
+    assert seen.taken() == (10, 0)
+    assert np.array_equal(made[:], values)
+    stage = tmp_path / "stage"
+    stage.mkdir()
+    staged = Array(StagedFolder(str(stage), "stage"), "a", made.metadata, format=made.format)
+    staged[:] = values
+    shutil.rmtree(stage)
+    with pytest.raises(StoreError, match=r"cannot write to stage: .* are gone"):
+        staged[:] = values
+    assert not stage.exists()
 
 
 def test_one_chunk_is_read_so_if_it_takes_long(tmp_path: Path, monkeypatch: Any, seen: Seen) -> None:
