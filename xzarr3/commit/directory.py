@@ -39,7 +39,7 @@ from xzarr3.nodes.find import load_below
 from xzarr3.nodes.seen import date_now, newest, note_date
 from xzarr3.stores import LocalStore, Store
 from xzarr3.stores.local import system
-from xzarr3.stores.local.files import discard, erase_tree, failed, make
+from xzarr3.stores.local.files import discard, erase_tree, failed, make, remove
 from xzarr3.stores.local.names import STAGED
 
 
@@ -191,13 +191,12 @@ class Directory(Transaction):
             return False
         done = swap_units(local, top, swap, again=True)
         if not done:
-            with _moving(local) as kept:
+            with _moving(local, top, swap) as kept:
                 _keep(local, f"{top}{NEW}", swap.path, kept)
         return done
 
     @staticmethod
     def remove(store: Store, top: str) -> None:
-        store.erase(f"{top}{SWAP}")
         _remove(os.path.join(cast("LocalStore", store).root, top[:-1]))
 
     def _remove_staged(self) -> None:
@@ -291,7 +290,7 @@ def swap_units(
     StoreError
         If a unit cannot be renamed. All units still exist, and the swap can be done again.
     """
-    with _moving(store) as kept:
+    with _moving(store, top, swap) as kept:
         left = [unit for unit in swap.come if _is_there(store, f"{top}{NEW}/{unit}")]
         came = (_is_there(store, each) and _is_aside(store, top, each) for each in left)
         if again and any(came) and _has_document(store, swap.path):
@@ -314,7 +313,7 @@ def swap_units(
                 return False
         for unit in left:
             _check_staged(store, top, unit)
-            if _is_there(store, unit) and not swap.overwrite:
+            if not swap.overwrite and _is_there(store, unit):
                 for each in reversed(swap.come) if not again else ():
                     if _is_there(store, each) and not _is_there(store, f"{top}{NEW}/{each}"):
                         _rename(store, each, f"{top}{NEW}/{each}")
@@ -333,7 +332,7 @@ def _has_begun(store: LocalStore, top: str, swap: Swap) -> bool:
     own = {key for format in FORMATS.values() for key in format.keys(swap.path).documents}
     # as long as one of these is in place, the old node can be found and changed
     first = [each for each in away if each in own] or away[:1]
-    with _moving(store):
+    with _moving(store, top, swap):
         if not all(_is_there(store, f"{top}{NEW}/{unit}") for unit in swap.come):
             return True
         aside = [unit for unit in first if _is_aside(store, top, unit)]
@@ -354,7 +353,7 @@ def _has_document(store: LocalStore, path: str) -> bool:
 def _clear(store: LocalStore, unit: str, path: str, kept: list[str]) -> None:
     """Make room for a unit where there is nothing, or what a writer has begun that came too late."""
     with contextlib.suppress(FileNotFoundError):  # That writer has removed it.
-        if _is_there(store, unit) and not _was_empty(_place(store, unit)):
+        if _is_there(store, unit) and not _was_empty(os.path.join(store.root, unit)):
             _keep(store, unit, path, kept)
 
 
@@ -385,10 +384,17 @@ def _keep(store: LocalStore, name: str, path: str, kept: list[str]) -> None:
 
 
 @contextlib.contextmanager
-def _moving(store: LocalStore) -> Iterator[list[str]]:
-    """Yields a list of what to warn of at the end: a warning that is an error does not end a swap halfway."""
+def _moving(store: LocalStore, top: str, swap: Swap) -> Iterator[list[str]]:
+    """Checks that no unit of a swap lies outside of the store.
+
+    Yields a list of what to warn of at the end: a warning that is an error does not end a swap halfway.
+    """
     kept: list[str] = []
     try:
+        above = {unit.rpartition("/")[0] for unit in itertools.chain(*swap.away, swap.come)}
+        for prefix in ("", f"{top}{NEW}/", f"{top}{OLD}/"):
+            for each in above:
+                store.check_inside(os.path.join(store.root, f"{prefix}{each}".rstrip("/")), each)
         yield kept
     except OSError as error:
         raise failed(f"cannot rename the files of {store}", error) from error
@@ -397,16 +403,9 @@ def _moving(store: LocalStore) -> Iterator[list[str]]:
             warnings.warn(each, stacklevel=4)
 
 
-def _place(store: LocalStore, name: str) -> str:
-    """The path of a name, whose directory is not outside of the store."""
-    path = os.path.join(store.root, name)
-    store.check_inside(os.path.dirname(path), name)
-    return path
-
-
 def _is_there(store: LocalStore, name: str) -> bool:
     try:
-        os.lstat(_place(store, name))
+        os.lstat(os.path.join(store.root, name))
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
@@ -423,7 +422,7 @@ def _check_staged(store: LocalStore, top: str, unit: str) -> None:
 
 
 def _rename(store: LocalStore, name: str, renamed: str) -> None:
-    source, target = _place(store, name), _place(store, renamed)
+    source, target = (os.path.join(store.root, each) for each in (name, renamed))
     above = os.path.dirname(target)
     if not os.path.isdir(above):
         make(os.path.realpath(above), fsync=store.fsync)
@@ -450,8 +449,9 @@ def remove_at_once(store: LocalStore, folder: str) -> None:
 
 
 def _remove(folder: str) -> None:
-    """Remove a directory and everything in it."""
+    """Remove a directory and everything in it, the list of what is left to do first."""
     try:
+        remove(os.path.join(folder, SWAP))
         erase_tree(folder)
     except OSError as error:
         if os.path.lexists(folder):

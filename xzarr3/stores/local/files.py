@@ -34,6 +34,7 @@ from xzarr3.stores.values import Closing, Value, clip
 if TYPE_CHECKING:
     from xzarr3.stores.local.store import LocalStore
 
+_FOLDER = system.OPEN | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _CREATE = system.OPEN_LOCK | os.O_CREAT | (os.O_EXCL if system.POSIX else 0)
 NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
 """The errors of a file system that has no locks."""
@@ -335,7 +336,7 @@ def is_value(path: str) -> bool:
         return False
 
 
-def erase_tree(top: str) -> None:
+def erase_tree(top: str, at: int | None = None) -> None:
     """Remove a directory and all in it, from the top down, except what others are writing.
 
     No link is followed. A document goes before what it describes.
@@ -345,20 +346,22 @@ def erase_tree(top: str) -> None:
 
         shutil.rmtree(top)
         return
-    folders = []
-    for above, below, names, at in os.fwalk(top, onerror=_failed, follow_symlinks=False):
-        links = [name for name in below if os.path.islink(os.path.join(above, name))]
-        for name in (*names, *links):
-            if name.endswith(LOCK):
-                discard(name, at)
-            else:
-                remove(name, at)
-        below[:] = [name for name in below if not name.startswith(STAGED)]
-        folders.append(above)
-    for folder in reversed(folders):
-        prune([folder])
-
-
-def _failed(error: OSError) -> None:
-    if error.errno != errno.ENOENT:
-        raise error
+    try:
+        folder = os.open(top, _FOLDER, dir_fd=at)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            raise
+        return
+    try:
+        with os.scandir(folder) as found:
+            entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+        for name, is_folder in entries:
+            if not is_folder:
+                (discard if name.endswith(LOCK) else remove)(name, folder)
+        for name, is_folder in entries:
+            if is_folder and not name.startswith(STAGED):
+                erase_tree(name, folder)
+    finally:
+        os.close(folder)
+    with contextlib.suppress(OSError):  # Not empty, in use, or not ours: it stays.
+        os.rmdir(top, dir_fd=at)
