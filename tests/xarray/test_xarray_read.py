@@ -581,3 +581,9 @@ def test_importing_xzarr3_imports_neither_xarray_nor_what_draws() -> None:
     shown = "[name for name in sys.modules if name.startswith('xzarr3.display.')]"
     code = f"import sys, xzarr3; print('xarray' in sys.modules, 'html' in sys.modules, {shown})"
     assert printed_by(code) == ["False False []"]
+
+
+def test_importing_the_engine_imports_neither_dask_nor_what_writes() -> None:
+    modules = "{'dask', 'xzarr3.dask', 'xzarr3.xarray.plan'}"
+    code = f"import sys, xarray, xzarr3; xzarr3.open_mfdataset; print({modules} & sys.modules.keys())"
+    assert printed_by(code) == ["set()"]

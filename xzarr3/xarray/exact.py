@@ -44,6 +44,8 @@ UNFAITHFUL = r"Time(delta)?s can't be serialized faithfully"
 """What warnings of xarray begin with, about times that it encodes in other units than those asked for."""
 _MICROSECOND = np.timedelta64(1, "us")  # Most error of times that are stored as floating point numbers.
 
+STANDARD = frozenset(("standard", "gregorian", "proleptic_gregorian"))
+UNITS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
 RESOLUTIONS = {"millisecond": "ms", "microsecond": "us", "nanosecond": "ns"}
 """The resolutions of numpy for units finer than seconds."""
 

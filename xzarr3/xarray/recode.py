@@ -21,13 +21,11 @@ from xzarr3.errors import ArgumentError, DataTypeValidationError, MetadataError,
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.resize import resized
 from xzarr3.xarray.absent import as_masked
-from xzarr3.xarray.exact import PACKING, UNFAITHFUL, encode_values, is_lazy, unit_of
+from xzarr3.xarray.exact import PACKING, STANDARD, UNFAITHFUL, UNITS, encode_values, is_lazy, unit_of
 from xzarr3.xarray.plan import WriteOptions, naming, stored_name
 from xzarr3.xarray.variables import as_variable
 
-STANDARD = frozenset(("standard", "gregorian", "proleptic_gregorian"))
 _DATES, _LENGTHS = "dates of the calendar", "lengths of time"
-UNITS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
 
 
 class InexactTimesError(DataTypeValidationError):
