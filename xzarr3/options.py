@@ -11,6 +11,7 @@ from xzarr3.quantities import byte_count, integer
 
 Missing: TypeAlias = Literal["fill", "warn", "error"]
 """What a read does about absent chunks."""
+_MISSING = get_args(Missing)
 
 MAX_DOCUMENT_BYTES = 64 * 2**20
 _DEFAULTS: dict[str, Any] = {
@@ -66,8 +67,8 @@ def check_missing(missing: str | None) -> Missing:
     """
     if missing is None:
         missing = _values["missing"]
-    if missing not in get_args(Missing):
-        raise ArgumentError(f"missing={missing!r}; {one_of(missing, get_args(Missing))}")
+    if missing not in _MISSING:
+        raise ArgumentError(f"missing={missing!r}; {one_of(missing, _MISSING)}")
     return cast("Missing", missing)
 
 

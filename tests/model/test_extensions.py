@@ -240,11 +240,16 @@ def test_arrays_are_written_and_read(given: Any, store: Store) -> None:
 
 
 def test_an_unknown_encoding_is_an_error_that_says_what_to_do(store: Store) -> None:
-    xzarr3.create_array(store, data=[1, 2], chunk_key_encoding=NAME)
+    xzarr3.create_array(store, "a", data=[1, 2], chunk_key_encoding=NAME)
+    xzarr3.consolidate_metadata(store)
+    known = xzarr3.open_group(store)
+    assert known["a"][1] == 2
     forget()
     unknown = xzarr3.UnknownExtensionError
-    (error,) = refuses(xzarr3.open_array, [store], unknown, "register_chunk_key_encoding")
+    (error,) = refuses(partial(xzarr3.open_array, path="a"), [store], unknown, "register_chunk_key_encoding")
     assert NAME in str(error)
+    refused(unknown, NAME, lambda: xzarr3.open_group(store)["a"])
+    assert known["a"][1] == 2  # A group that was open keeps what it knows.
     refused(unknown, None, lambda: xzarr3.create_array(MemoryStore(), data=[1], chunk_key_encoding=NAME))
 
 

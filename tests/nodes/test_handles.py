@@ -297,6 +297,22 @@ def test_what_is_read_and_set_of_attributes_is_a_copy(store: xzarr3.Store) -> No
         assert xzarr3.open(store).attrs["m"] == {"y": 1}
 
 
+def test_stores_with_equal_documents_share_no_attributes() -> None:
+    stores = [xzarr3.MemoryStore() for _ in range(3)]
+    given = {"range": [1, 2], "said": {"by": ["me"]}}
+    for store in stores:
+        to_zarr(xr.Dataset({"v": ("x", [1.5, 2.5], given)}, attrs=given), store)
+    one, *others = [xr.open_dataset(store, engine="xzarr3") for store in stores[:2]]
+    for attributes in (one.attrs, one["v"].attrs):
+        attributes["range"].append(3)
+        attributes["said"]["by"].clear()
+    xzarr3.open_group(stores[0], mode="r+")["v"].attrs["range"] = [7]
+    others += [xr.open_dataset(stores[2], engine="xzarr3"), xzarr3.open_group(stores[2])]
+    for each in others:
+        assert each.attrs == given == {key: each["v"].attrs[key] for key in given}
+    assert xzarr3.open_group(stores[0])["v"].attrs["range"] == [7]
+
+
 NOT_FINITE = '{"w": 1, "x": NaN, "y": [1, {"z": -Infinity}]}'
 
 

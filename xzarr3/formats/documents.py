@@ -11,6 +11,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -21,9 +22,11 @@ from xzarr3.dtypes.fixed_length import is_text
 from xzarr3.errors import MetadataError
 from xzarr3.options import max_document_bytes
 
+_KEPT = 2**14  # Bytes of a document; what is in longer ones is not kept.
 _MAX_DEPTH = 200  # Levels of objects and arrays in values from users.
 _MARK = 40  # Bits
 _TIME = 56  # Bits
+_BLANK = b" \t\r\n"
 _MARKED = re.compile(rb"\n(?:[ \t]{%d}|[ \t]{%d})(?![ \t])" % (_MARK, _TIME))
 MAX_NESTING = 256
 """Most levels of objects and arrays in a document. Larger than the limit for values from users, because
@@ -31,10 +34,15 @@ consolidated metadata add levels."""
 
 
 class Stored(dict[str, Any]):
-    """The JSON object in a stored document, and when its node was put in its place; 0 if nothing tells."""
+    """The JSON object in a stored document, which does not change.
 
-    __slots__ = ("placed_at",)
+    Also the document itself, without marks, unless it is long; and when its node was put in its place, 0 if
+    nothing tells.
+    """
+
+    __slots__ = ("placed_at", "text")
     placed_at: float
+    text: bytes | None
 
 
 def placed_at(held: Mapping[str, Any]) -> float | None:
@@ -65,31 +73,40 @@ def decode(data: Buffer, path: str = "", name: str | None = None) -> Stored:
     """
     if len(memoryview(data)) > max_document_bytes():
         raise oversized(len(memoryview(data)), path, name)
+    whole = bytes(data)
+    text = whole.rstrip(_BLANK)
+    is_kept = len(text) <= _KEPT
+    document, same = (_decoded if is_kept else _decoded.__wrapped__)(text, path, name)
+    found = Stored(document)
+    found.text, found.placed_at = same if is_kept else None, replaced_at(whole) or 0
+    return found
+
+
+@lru_cache(maxsize=256)
+def _decoded(text: bytes, path: str, name: str | None) -> tuple[dict[str, Any], bytes]:
+    """The JSON object in a document, and the document: one object for the equal ones of many stores."""
     try:
-        document = msgspec.json.decode(data)
+        document = msgspec.json.decode(text)
     except RecursionError as error:
         raise _nested(path, name) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         import json
 
         try:
-            document = json.loads(bytes(data))
+            document = json.loads(text)
         except RecursionError as deep:
             raise _nested(path, name) from deep
         except ValueError:
             raise MetadataError(
-                f"not a JSON document: {error}", path=path, field=name, found=bytes(data[:60])
+                f"not a JSON document: {error}", path=path, field=name, found=text[:60]
             ) from error
     if not isinstance(document, dict):
         raise MetadataError(
             "not a metadata document", path=path, field=name, found=document, accepted="a JSON object"
         )
-    text = bytes(data)
     if text.count(b"{") + text.count(b"[") > MAX_NESTING and _is_deep(document):
         raise _nested(path, name)
-    found = Stored(document)
-    found.placed_at = replaced_at(text) or 0
-    return found
+    return document, text
 
 
 def _is_deep(document: dict[str, Any]) -> bool:
@@ -216,7 +233,7 @@ def _blanks(bits: int, length: int) -> bytes:
 
 def _marks(stored: Buffer | None) -> list[bytes]:
     tail = b"" if stored is None else bytes(memoryview(stored)[-4 * _TIME :])
-    return _MARKED.findall(tail[len(tail.rstrip(b" \t\r\n")) :])
+    return _MARKED.findall(tail[len(tail.rstrip(_BLANK)) :])
 
 
 def check(document: Mapping[str, Any], path: str | None = None) -> None:

@@ -91,8 +91,9 @@ def read_steadily(array: Array, read: Callable[[], int], number: int, *, leaves:
         if version != before:
             array._check_current(version)
         if array._is_decoded:
-            for each in _decoded_like(array):
-                _check_coding(each)
+            _check_coding(array, version)
+            if array._bounded is not None:
+                _check_coding(array._bounded)
         if version == before:
             return missing
     raise ChangedError(
@@ -342,7 +343,7 @@ def check_read(array: Array, cause: Xzarr3Error | None = None) -> None:
     if version is not None:
         check_current(array, version)
         if array._is_decoded:
-            _check_coding(array)
+            _check_coding(array, version)
     elif array.store.traits.tells_changes:
         raise _vanished(array) from cause
     else:
@@ -355,9 +356,13 @@ def _coding_version(array: Array, version: object) -> object:
     return version if attributes == array._key else (version, array.store.versions([attributes])[0])
 
 
-def _check_coding(array: Array) -> None:
-    """Raise if values are now decoded in another way, if the store can tell without a request."""
-    known, version = array._known, array.store.versions([array._key])[0]
+def _check_coding(array: Array, version: object | None = None) -> None:
+    """Raise if values are now decoded in another way, if the store can tell without a request.
+
+    ``version`` is the version of its document, if the caller has it already.
+    """
+    known = array._known
+    version = array.store.versions([array._key])[0] if version is None else version
     if version is None:
         return
     version = _coding_version(array, version)

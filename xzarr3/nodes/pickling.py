@@ -98,7 +98,7 @@ class Known:
     def text(self) -> bytes:
         """The documents as JSON."""
         if self._text is None:
-            self._text = to_text(self.format, self.metadata, self.path)
+            self._text = _text_of(self.format, self.metadata, self.path)
         return self._text
 
     @property
@@ -203,6 +203,9 @@ def restore(
 def to_text(format: Format, metadata: NodeMetadata, path: str) -> bytes:
     """The documents of a node as JSON; equal documents give equal bytes."""
     return documents.encode(format.hold(metadata, path), path, compact=True)
+
+
+_text_of = lru_cache(64)(to_text)  # Arrays of one variable mostly have the same metadata.
 
 
 def from_text(format: Format, text: bytes, path: str) -> NodeMetadata:

@@ -83,6 +83,8 @@ def locate(
 
     The arguments and errors are those of :func:`open_store`.
     """
+    if isinstance(store, Store) and storage_options is None:
+        return store, ""
     if not isinstance(storage_options, (Mapping, NoneType)):
         raise errors.ArgumentTypeError(
             f"not storage_options: {shorten(storage_options)}; accepted: a dictionary, such as "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from xzarr3._types import AnyArray
 from xzarr3.errors import ArgumentError, did_you_mean, listed
+from xzarr3.io.selection import basic_selection
 from xzarr3.joined.array import JoinedArray, joined
 from xzarr3.joined.document import Recipe, with_places
 from xzarr3.joined.group import JoinedGroup
@@ -40,7 +41,7 @@ class Values:
         """The values of arrays, as they are stored. Those that were kept are not read again."""
         left = [array for array in arrays if array not in self._kept]
         at_once = max((array.waiting for array in left), default=1)
-        found = iter(parallel_map(lambda array: array.get(), left, min(at_once, AT_ONCE)))
+        found = iter(parallel_map(_whole, left, min(at_once, AT_ONCE)))
         return [self._kept[array] if array in self._kept else next(found) for array in arrays]
 
     def keep(self, arrays: Sequence[Any]) -> list[AnyArray]:
@@ -56,6 +57,14 @@ class Values:
         values = np.stack(parts) if array.joint.is_new else np.concatenate(parts)
         self._kept[array] = values.astype(array.dtype, copy=False)
         return self._kept[array]
+
+
+_everything = lru_cache(64)(partial(basic_selection, ()))  # Arrays of one variable mostly have one shape.
+
+
+def _whole(array: Any) -> AnyArray:
+    values: AnyArray = array.read_selected(_everything(array.shape))
+    return values
 
 
 def _comparable(arrays: Sequence[Any], values: Sequence[AnyArray]) -> list[AnyArray]:
@@ -75,7 +84,7 @@ def members_of(nodes: Sequence[Any], leave_out: Sequence[str]) -> list[dict[str,
         If an array is in some groups alone.
     """
     at_once = max(node.store.concurrency for node in nodes)
-    one = partial(_members, leave_out=leave_out)
+    one = partial(_members, asked=OpenOptions(drop_variables=leave_out, on_unreadable="raise"))
     members = parallel_map(one, nodes, min(at_once, AT_ONCE))
     for name in dict.fromkeys(itertools.chain.from_iterable(members)):
         there = [name in each for each in members]
@@ -161,9 +170,9 @@ def _to_join(how: str, node: Any, arrays: Mapping[str, Any], dim: str) -> set[st
     return (arrays.keys() - _coordinates(arrays)) | (arrays.keys() & {dim})
 
 
-def _members(node: Any, leave_out: Sequence[str]) -> dict[str, Any]:
+def _members(node: Any, asked: OpenOptions) -> dict[str, Any]:
     """The arrays directly below a group."""
-    found = dict(Xzarr3DataStore(node, OpenOptions(drop_variables=leave_out, on_unreadable="raise")).arrays())
+    found = dict(Xzarr3DataStore(node, asked).arrays())
     if not found:
         raise ArgumentError(f"{node!r} has no arrays to join")
     for array in found.values():
