@@ -233,6 +233,35 @@ def test_values_set_meanwhile_are_not_lost(
     assert xzarr3.check(store).ok
 
 
+@pytest.mark.parametrize("kind", ["memory", "directory", "dictionary", "waiting"])
+@pytest.mark.parametrize(("way", "node"), [("drop", "g"), ("drop", "g/t2m"), ("prepend", "g/t2m")])
+@pytest.mark.parametrize("is_late", [False, True])
+def test_attributes_set_meanwhile_are_not_lost(
+    way: str, is_late: bool, node: str, kind: str, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the last look at the documents, or after it, before they leave."""
+    archive(way, store, 12, group="g")
+    swap = (directory, "swap_units") if kind == "directory" else (keys, "put_in_place")
+    go_on = getattr(*swap)
+
+    def change(*given: Any, **more: Any) -> Any:
+        xzarr3.open(store, node, mode="r+").attrs["set"] = 1
+        return go_on(*given, **more) if is_late else None
+
+    if is_late:
+        monkeypatch.setattr(*swap, change)
+    else:
+        disturb(monkeypatch, change)
+    refused(ConflictError, "another writer has changed", lambda: roll(way, store, 12, group="g"))
+    monkeypatch.undo()
+    assert opened(store, group="g").sizes["time"] == (48 if way == "drop" else 36)
+    assert left(store) == []
+    roll(way, store, 12, group="g")
+    assert xzarr3.open(store, node).attrs["set"] == 1
+    xr.testing.assert_equal(read(store, group="g"), rest(way, 12))
+    assert xzarr3.check(store).ok
+
+
 @pytest.mark.parametrize("kind", ["memory", "directory", "waiting"])
 @WAYS
 def test_an_array_added_meanwhile_is_not_lost(way: str, store: Any, monkeypatch: pytest.MonkeyPatch) -> None:

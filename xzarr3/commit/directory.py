@@ -90,7 +90,9 @@ class Directory(Transaction):
         swap = Swap(path, self.new.format.zarr_format, [away], come, {}, self.overwrite)
         with self.noting():
             store.set(f"{self.top}{SWAP}", swap.text())
-            if self.plan is not None and self.lease is not None:  # that of others says so from the start
+            if (
+                self.lease is not None and not self.lease.said.state
+            ):  # without a plan it says so from the start
                 self.lease.say(path, SWAPPING, self.top)
         self.is_swapping = True
         for each in self.place.formats:  # first, so that no consolidated copy outlives its document
@@ -103,7 +105,6 @@ class Directory(Transaction):
             self.is_swapping = False
             if self.unchanged is None:
                 raise self.place.taken()
-            self.plan = None  # What was taken from the old node is of no use any more.
             finish_above(store, self.new.format, path, nodes_at(store, self.new.format, path))
             raise self.place.changed()
         self.new.follow(store)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -41,7 +41,7 @@ from xzarr3.nodes.erase import erase_stages, formats_in, keys_at, owns
 from xzarr3.nodes.find import metadata_of
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
-from xzarr3.stores.base import MOST_COPIED
+from xzarr3.stores.base import MOST_COPIED, update, versioned
 
 
 class Keys(Transaction):
@@ -152,7 +152,6 @@ class Keys(Transaction):
         if not put_in_place(store, self.new.format, self.top, swap, unchanged=self.unchanged):
             store.erase(f"{self.top}{SWAP}")
             self.is_swapping = False
-            self.plan = None  # what was taken from the old node is of no use any more
             finish_above(store, self.new.format, place.path, nodes_at(store, self.new.format, place.path))
             raise place.changed()
         self.new = replace(self.new, documents=swap.encoded())
@@ -323,7 +322,7 @@ def put_in_place(
     top: str,
     swap: Swap,
     *,
-    unchanged: Callable[[str | None], bool] | None = None,
+    unchanged: Callable[[Mapping[str, Buffer | None]], bool] | None = None,
 ) -> bool:
     """Erase the old node, copy the new values to their places, and store the documents last.
 
@@ -337,12 +336,13 @@ def put_in_place(
     for each in formats:  # first, so that no copy outlives its document
         drop_from_consolidated(store, each, swap.path)
     if unchanged is not None:
-        away = itertools.chain(*swap.away)
-        documents = [key for key in away if any(each.place(key) is not None for each in formats)]
-        values = store.get_values(documents)
-        erase_stages(store, [documents])
-        if not unchanged(None):
-            for key, value in reversed([*zip(documents, values, strict=True)]):
+        left = dict[str, Buffer | None]()
+        for stage in swap.away:
+            documents = [key for key in stage if any(each.place(key) is not None for each in formats)]
+            values = parallel_map(partial(_taken, store), documents, store.concurrency)
+            left.update(zip(documents, values, strict=True))
+        if not unchanged(left):
+            for key, value in reversed(left.items()):
                 if value is not None:
                     store.set(key, value)
             return False
@@ -352,6 +352,21 @@ def put_in_place(
     _copy(store, format, f"{top}{NEW}/", swap)
     store_documents(store, format, swap.encoded(), last=swap.path, replaces=True)
     return True
+
+
+def _taken(store: Store, key: str) -> Buffer | None:
+    """Erase a document; returns what it was then, or just before if the store cannot erase on condition."""
+    found: list[Buffer | None] = []
+
+    def take(stored: Buffer | None) -> None:
+        found[:] = [None if stored is None else bytes(stored)]
+
+    if store.traits.erases_conditionally:
+        update(store, key, take)
+    else:
+        take(versioned(store, key)[0])
+        store.erase(key)
+    return found[0]
 
 
 def _late(store: Store, format: Format, swap: Swap) -> set[str]:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from xzarr3._types import Buffer
 from xzarr3.commit.create import groups_missing, make_groups_above
 from xzarr3.commit.lease import SWAPPING, Holder, Lease, place_key
 from xzarr3.commit.places import Place
@@ -165,9 +166,9 @@ class Transaction(ABC):
     """Paths of arrays of which all elements stay what they are, though their documents are replaced."""
     kept_leases: Collection[str] = ()
     """Keys of leases within the old node, or beside it, that are of this writer."""
-    unchanged: Callable[[str | None], bool] | None = None
+    unchanged: Callable[[str | Mapping[str, Buffer | None]], bool] | None = None
     """Whether the old node is what it was when values were taken from it. It is asked once no other writer
-    looks there: with the folder where it lies aside, or with None where its documents have left. If it has
+    looks there: with the folder where it lies aside, or with its documents by key, which have left. If it has
     changed, it is put back."""
 
     def __init__(

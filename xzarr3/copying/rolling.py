@@ -6,10 +6,11 @@ Units that stay whole are not decoded. In a directory their files get a second n
 nothing is copied; elsewhere their bytes are copied. Where the new beginning cuts a unit, or shifts the
 borders of a regular grid, the elements are decoded and encoded again, a new unit at a time.
 
-The place, and the lengths of the arrays, are leased before the first unit is taken over. Before the old node
-leaves, the units that it stores are compared with those that were taken over. So values which another writer
-has set meanwhile are not lost where no answer of the store is waited for; elsewhere only units that came or
-went are noticed. There they are compared once more after the old node has left, when no writer reaches it.
+The place, and the lengths of the arrays, are leased before the first unit is taken over. Once the old node
+has left, when no writer reaches it, its documents, and the units that it stores, are compared with those that
+were taken over; it is put back if they differ. So nodes, attributes and values which another writer has made
+or set meanwhile are not lost where no answer of the store is waited for; elsewhere, of units only those that
+came or went are noticed.
 """
 
 from __future__ import annotations
@@ -17,10 +18,9 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import cast
+from typing import TypeVar, cast
 
 from xzarr3._types import JSON, AnyArray
 from xzarr3.api import open_group
@@ -31,24 +31,25 @@ from xzarr3.commit.lease import holder_at
 from xzarr3.commit.places import Place, is_own
 from xzarr3.commit.recover import finish_swap
 from xzarr3.commit.replace import transaction, write
-from xzarr3.commit.transaction import Transaction
 from xzarr3.copying.documents import translated
 from xzarr3.copying.plan import Plan, Source, nodes_below
-from xzarr3.copying.resume import fingerprint
 from xzarr3.copying.settings import Settings
 from xzarr3.copying.tiles import Coords
 from xzarr3.copying.values import ArrayCopy, Means, do_all, element_bytes, most_threads, move_unit
-from xzarr3.errors import ArgumentError, ChangedError, ConflictError, MetadataError
+from xzarr3.errors import ArgumentError, ConflictError, MetadataError
+from xzarr3.formats import Format
 from xzarr3.grid import RectilinearGrid, Steps
 from xzarr3.groups import Group
 from xzarr3.io.selection import basic_selection
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata
-from xzarr3.nodes.freshness import answers_at_once, check_read, note_values
+from xzarr3.nodes.erase import keys_at
+from xzarr3.nodes.freshness import answers_at_once, note_values
 from xzarr3.nodes.resize import inner_shape, resized
 from xzarr3.parallel import parallel_map
 from xzarr3.progress import Asked, Progress
 from xzarr3.stores import Store, versioned
 
+Value = TypeVar("Value")
 _PLAN = "shift"  # What the lease says; calls of any arguments take over the lease of one that was killed.
 
 
@@ -124,6 +125,7 @@ def shift(
         lease = place.lease().key
         if holder_at(store, lease).plan == _PLAN:  # A call was killed before anything was in its place.
             finish_swap(store, lease, path)
+        documents = _documents(group, store.folder)  # Before the nodes are opened that are taken over.
         group = opened()
         nodes = nodes_below(group)
         found = _with_dimension(group, nodes, dim, below)
@@ -134,7 +136,7 @@ def shift(
             _check_remaining(group, found, dim, how.number)
             axes = {name: _axis(each, dim) for name, each in found.items()}
             leases = [length.lease.key for length in lengths.lengths.values()]
-            return _Shifting(group, nodes, axes, how, leases).run(progress, threads)
+            return _Shifting(group, nodes, documents, axes, how, leases).run(progress, threads)
     finally:
         lengths.release()
     return group
@@ -181,6 +183,8 @@ class _Shifting:
     group : Group
     nodes : mapping of str to Array or Group
         The group and all nodes, by path below it.
+    documents : mapping
+        Their documents, as :func:`_documents` has them, from before they were opened.
     axes : mapping of str to int
         The axes of the arrays along which they change.
     how : Shift
@@ -190,6 +194,7 @@ class _Shifting:
 
     group: Group
     nodes: Mapping[str, Source]
+    documents: Mapping[str, object]
     axes: Mapping[str, int]
     how: Shift
     leases: Collection[str]
@@ -198,8 +203,6 @@ class _Shifting:
         """Make the new node and put it in its place."""
         group, store = self.group, self.group.store
         plan = self._plan()
-        state = partial(fingerprint, cast("dict[str, Array | Group]", self.nodes), {})
-        asked = state()
         new = plan.new(consolidate=self.how.consolidated if plan.path else plan.consolidated)
         taken = transaction(store, new, overwrite=True, how="", plan=_PLAN)
         taken.kept_leases = self.leases
@@ -212,41 +215,36 @@ class _Shifting:
             if below not in self.how.arrays
         ]
         means = Means(threads or most_threads(group, store, plan.arrays.values()))
-        with write(taken), _without_plan(taken):
+        with write(taken):
+            taken.plan = None  # After an error nothing is kept: values may change before the next call.
             taken.keep_writers_away()
-            sources = [node for node in self.nodes.values() if isinstance(node, Array)]
-            try:
-                parallel_map(check_read, sources, store.concurrency)
-            except ChangedError as error:  # What is planned is for the nodes that were opened.
-                raise taken.place.changed() from error
-            before = self._states(store.folder)
-            if store.folder is not None or store.concurrency <= 1:
-                taken.unchanged = lambda folder: self._states(folder) == before
+            if _documents(group, store.folder) != self.documents:
+                raise taken.place.changed()
+            units = self._units(store.folder)
+
+            def is_unchanged(left: str | Mapping[str, object]) -> bool:
+                if isinstance(left, str):
+                    return _documents(group, left) == self.documents and self._units(left) == units
+                return _of_nodes(group.format, left) == self.documents and self._units(None) == units
+
+            taken.unchanged = is_unchanged
             size, text = sum(part.target.nbytes for part in parts), f"taking over what stays in {store}"
             with Progress(progress, size, text) as shown:
                 do_all((move for part in parts for move in part.moves(means)), means.threads, shown.advance)
             self.how.write(arrays)
-            is_same = state() == asked and before == self._states(store.folder)
-            if not is_same or nodes_below(group).keys() != self.nodes.keys():  # Others may have added some.
+            if not is_unchanged(store.folder or _documents(group, None)):
                 raise taken.place.changed()
         for array in plan.arrays_in(store).values():
             note_values(array)
         return cast("Group", plan.opened())
 
-    def _states(self, folder: str | None) -> list[object]:
-        """What is stored: files in a folder; else units, with versions where no answer is waited for."""
+    def _units(self, folder: str | None) -> list[object]:
+        """The units that are stored: files in a folder; else with versions where no answer is waited for."""
+        arrays = [node for node in self.nodes.values() if isinstance(node, Array)]
         if folder is None:
-            return [
-                state for node in self.nodes.values() if isinstance(node, Array) for state in _units(node)
-            ]
-        keys = [self.group.format.keys(node.path) for node in self.nodes.values()]
-        found: list[object] = [
-            (key, _file(os.path.join(folder, key))) for each in keys for key in each.documents
-        ]
-        arrays = [
-            each for each, node in zip(keys, self.nodes.values(), strict=True) if isinstance(node, Array)
-        ]
-        return found + [file for each in arrays for file in sorted(_files(folder, each.chunks))]
+            return [state for array in arrays for state in _units(array)]
+        prefixes = [self.group.format.keys(array.path).chunks for array in arrays]
+        return [(key, _file(path)) for each in prefixes for key, path in sorted(_files(folder, each))]
 
     def _plan(self) -> Plan:
         """The nodes as they will be."""
@@ -261,16 +259,6 @@ class _Shifting:
         consolidated = bool(group.consolidated) or (how.consolidated and not group.path)
         nodes = {**metadata, **how.arrays}
         return Plan(self.nodes, group.store, group.path, group.format, nodes, consolidated)
-
-
-@contextmanager
-def _without_plan(taken: Transaction) -> Iterator[None]:
-    """Keep nothing of a call that fails: values may change before the next one."""
-    try:
-        yield
-    except BaseException:
-        taken.plan = None
-        raise
 
 
 def _shifted_metadata(meta: ArrayMetadata, axis: int, number: int) -> ArrayMetadata:
@@ -391,12 +379,33 @@ def _units(array: Array) -> Iterator[tuple[Coords, object]]:
     return zip(units, store.versions(keys), strict=True)
 
 
-def _files(folder: str, prefix: str) -> Iterator[tuple[str, object]]:
-    """The files below a prefix in a directory, and what changes when one is replaced or written to."""
-    for above, _, names in os.walk(os.path.join(folder, prefix)):
+def _documents(group: Group, folder: str | None) -> dict[str, object]:
+    """The documents of a group and of all nodes below it, by key; of files in a folder, their states."""
+    store, format, keys = group.store, group.format, group.format.keys(group.path)
+    if folder is None:
+        found = _of_nodes(format, dict.fromkeys(filter(is_own, keys_at(store, (format,), group.path))))
+        values = parallel_map(lambda key: versioned(store, key)[0], found, store.concurrency)
+        return dict(zip(found, values, strict=True))
+    files = {key: os.path.join(folder, key) for key in keys.documents}
+    for prefix in keys.prefixes:
+        files.update(_files(folder, prefix))
+    return {key: _file(path) for key, path in _of_nodes(format, files).items()}
+
+
+def _of_nodes(format: Format, found: Mapping[str, Value]) -> dict[str, Value]:
+    """Of what is found by key, the documents of nodes."""
+    places = {key: place for key in found if (place := format.place(key)) is not None}
+    nodes = {place.path for place in places.values() if place.kind != "other"}
+    return {key: found[key] for key, place in places.items() if place.path in nodes}
+
+
+def _files(folder: str, prefix: str) -> Iterator[tuple[str, str]]:
+    """The files below a prefix in a directory that can be part of a node: keys, and paths."""
+    for above, below, names in os.walk(os.path.join(folder, prefix)):
+        below[:] = filter(is_own, below)
         for name in filter(is_own, names):
             path = os.path.join(above, name)
-            yield path[len(folder) :], _file(path)
+            yield path[len(folder) :].lstrip("/"), path
 
 
 def _file(path: str) -> object:
