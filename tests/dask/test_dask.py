@@ -79,7 +79,7 @@ VALUES = np.arange(240, dtype="int32").reshape(20, 12)
 
 def chunked(**options: Any) -> xzarr3.Array:
     settings: dict[str, Any] = {"chunks": (2, 3), "shards": (8, 6), "dimension_names": ("time", "x")}
-    return xzarr3.create_array(xzarr3.MemoryStore(), data=VALUES, **{**settings, **options})
+    return xzarr3.create_array(xzarr3.MemoryStore(), **{"data": VALUES, **settings, **options})
 
 
 DASKS: list[Any] = [
@@ -110,6 +110,11 @@ def test_blocks_by_name_and_as_stored(chunks: Any, expected: Any) -> None:
     lazy = from_zarr(chunked(), chunks=chunks)
     assert lazy.chunks == expected
     np.testing.assert_array_equal(lazy.compute(**SYNC), VALUES)
+
+
+@pytest.mark.parametrize("chunks", ["auto", ("units", "auto"), (-1, "auto"), {"x": "auto"}], ids=str)
+def test_blocks_of_what_is_empty(chunks: Any) -> None:
+    assert from_zarr(chunked(data=VALUES[:0]), chunks=chunks).chunks == ((0,), (12,))
 
 
 def test_without_shards_the_chunks_are_the_units() -> None:

@@ -197,6 +197,10 @@ def test_dask_has_masked_blocks(tmp_path: Path) -> None:
         target = xzarr3.create_array(tmp_path / f"{blocks}", shape=masked.shape, dtype=INT, chunks=(2, 3))
         xzarr3.store(da.from_array(masked, chunks=blocks), target)
         _same(target[...], masked)
+    for name in ("bfloat16", "int4"):  # numpy's own fill value of these cannot be converted to them.
+        small = Optional(parse_dtype(name))
+        joined = xzarr3.from_zarr(xzarr3.array([1, None, 0, None], dtype=small, chunks=3)).compute()
+        assert (joined.astype("f4").tolist(), joined.filled()[1]) == ([1, None, 0, None], 0)
 
 
 def test_tools_keep_the_mask(tmp_path: Path) -> None:

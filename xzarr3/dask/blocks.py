@@ -63,6 +63,8 @@ def asked_blocks(array: ReadableArray, chunks: Any) -> Blocks:
         chunks = _by_axis(array, chunks)
     if isinstance(chunks, (tuple, list)) and len(chunks) == array.ndim:
         chunks = tuple(_stored_lengths(array, at, along) for at, along in enumerate(chunks))
+        if not array.size:  # dask would divide by the bytes of the other dimensions.
+            chunks = tuple(-1 if isinstance(along, str) and along == "auto" else along for along in chunks)
     try:
         units = array.write_chunk_sizes
         return blocks_of(normalize_chunks(chunks, array.shape, dtype=array.dtype, previous_chunks=units))

@@ -217,7 +217,9 @@ class Optional(ZDType):
         """Elements as users see them: a masked array of the values, or text with None among it."""
         if self.is_variable:
             return elements
-        return np.ma.MaskedArray(np.array(elements["value"]), mask=~elements["valid"])
+        # For dtypes of ml_dtypes numpy has a fill value that it cannot convert, as when dask joins blocks.
+        fill = self.inner.default_scalar() if self.inner._dtype.type.__module__ == "ml_dtypes" else None
+        return np.ma.MaskedArray(np.array(elements["value"]), mask=~elements["valid"], fill_value=fill)
 
 
 def is_absent(item: object) -> bool:
