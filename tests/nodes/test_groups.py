@@ -256,6 +256,21 @@ def test_attributes_are_written_at_once(store: xzarr3.Store) -> None:
         assert (len(attributes), list(attributes), "only" in attributes) == (1, ["only"], True)
 
 
+@pytest.mark.parametrize("zarr_format", [3, 2])
+@pytest.mark.parametrize(
+    ("old", "new"), [(1, True), (0, -0.0), ([1], [1.0]), ({"x": 1, "y": 2}, {"y": 2, "x": 1})]
+)
+def test_attributes_that_python_takes_for_equal(old: Any, new: Any, zarr_format: Any) -> None:
+    store = xzarr3.MemoryStore()
+    root = xzarr3.create_group(store, zarr_format=zarr_format, attributes={"a": old})
+    array = root.create_array("x", data=[1], dimension_names=["x"], attributes={"a": old})
+    root.consolidate()
+    array.attrs["a"] = new
+    xzarr3.to_zarr(xr.Dataset(attrs={"a": new}), store, mode="a")
+    for group in (xzarr3.open_group(store), xzarr3.open_group(store, use_consolidated=False)):
+        assert json.dumps([group.attrs["a"], group["x"].attrs["a"]]) == json.dumps([new, new])
+
+
 ENDLESS: dict[str, Any] = {}
 ENDLESS["self"] = ENDLESS
 

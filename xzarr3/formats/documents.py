@@ -174,6 +174,17 @@ def encode(document: Mapping[str, Any], path: str = "", *, compact: bool = False
         raise _unwritable(path, *(_not_json(document, finite=False) or ("", ...))) from error
 
 
+def are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two documents, or parts of them, are the same JSON. In Python, 1, 1.0 and True are equal.
+
+    Examples
+    --------
+    >>> are_equal({"a": 1}, {"a": True}), are_equal({"a": 0}, {"a": 0})
+    (False, True)
+    """
+    return one == other and encode(one, compact=True) == encode(other, compact=True)
+
+
 def marked(value: bytes) -> bytes:
     """A document followed by random blanks, which make it differ from equal documents.
 

@@ -204,7 +204,7 @@ def _refreshed(
     for path in paths:
         relative = path[len(node_prefix(holder)) :]
         document = format.update_consolidated(document, relative, metas[path]) or document
-    if document == found:
+    if documents.are_equal(document, found):
         # Another writer may have read a node before it was erased, and be about to store a copy of it.
         is_late = are_read and None in metas.values() and store.traits.conditional == "service"
         return [documents.remarked(stored)] if is_late else UNCHANGED

@@ -290,7 +290,8 @@ class Commit:
         changed = [each.array.path for each in plan.changes if each.metadata != each.array.metadata]
         changed += [each.path for each in plan.added]
         with copies_to_follow(path):
-            if attributes is not None and attributes != plan.group.metadata.attributes:
+            old = plan.group.metadata.attributes
+            if attributes is not None and not documents.are_equal(attributes, old):
                 keys = format.keys(path)
                 key = keys.attributes(array=False)
                 # One write of the document, so that readers of the copies see all changes or none.
