@@ -65,6 +65,14 @@ def test_help_has_examples(name: str, call: Any) -> None:
     assert max(len(line) for line in out.splitlines()) <= 90
 
 
+def test_docstrings_are_indented_before_python_3_13(capsys: pytest.CaptureFixture[str]) -> None:
+    help = "Look.\n\n    More.\n\n    Examples:\n      xzarr3 look a\n      xzarr3 look b\n    "
+    command = Command("look", help=help, failure=1)
+    assert command.examples == ("xzarr3 look a", "xzarr3 look b")
+    assert command.main(["--help"], standalone_mode=False) == 0
+    assert capsys.readouterr().out.endswith("\n  Examples:\n    xzarr3 look a\n    xzarr3 look b\n")
+
+
 @pytest.mark.parametrize(("command", "line"), EXAMPLES, ids=[line for _, line in EXAMPLES])
 def test_every_example_runs(command: Command, line: str, folder: Path, call: Any) -> None:
     program, *given = shlex.split(line, comments=True)

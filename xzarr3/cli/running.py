@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import traceback
 import warnings
@@ -113,7 +114,8 @@ class Command(click.Command):
     """
 
     def __init__(self, *args: Any, failure: int, **options: Any) -> None:
-        options["help"], _, examples = options["help"].partition("\n\nExamples:\n")
+        text = inspect.cleandoc(options["help"])  # Python 3.13 and later strip docstrings themselves.
+        options["help"], _, examples = text.partition("\n\nExamples:\n")
         super().__init__(*args, **{**options, "epilog": f"\b\nExamples:\n{examples}"})
         self.examples = tuple(map(str.strip, examples.splitlines()))
         self.failure = failure
