@@ -47,7 +47,8 @@ class Walk:
     arrays : iterable of Array
         The arrays at the top and below it.
     unreadable : iterable of str
-        Paths of nodes whose documents cannot be read. What lies below them is their own.
+        Paths of nodes whose documents cannot be read. What lies below them is their own, unless it is that of
+        one of the arrays.
     """
 
     def __init__(
@@ -99,14 +100,16 @@ class Walk:
             place = self.format.place(key)
             if place is not None or key in self._entries:
                 return Entry(key, nbytes, "document", place=place)
-        end = 0
+        end, found = 0, Entry(key, nbytes, "other")
         while end <= len(key):
             owner = self._owners.get(key[:end])
             if owner is not None:
-                return self._owned(key, nbytes, owner, key[end:])
+                found = self._owned(key, nbytes, owner, key[end:])
+                if owner in self.arrays:  # Also one below a group that cannot be read.
+                    break
             slash = key.find("/", end)
             end = slash + 1 if slash >= 0 else len(key) + 1
-        return Entry(key, nbytes, "other")
+        return found
 
     def _owned(self, key: str, nbytes: int | None, owner: str, relative: str) -> Entry:
         array = self.arrays.get(owner)

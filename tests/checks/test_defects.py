@@ -214,6 +214,7 @@ Plant = Callable[[Planter], str]
 DEFECTS: dict[str, tuple[str, tuple[Any, ...], str, Plant]] = {
     "no JSON": ("document-invalid", ALL, "t2m", lambda p: p.put(p.document("t2m"), b"{not json")),
     "document is cut off": ("document-invalid", ALL, "t2m", lambda p: p.cut(p.document("t2m"), 20)),
+    "document of the root is cut off": ("document-invalid", V3, "", lambda p: p.cut(p.document(""), 9)),
     "field is of another type": (
         "document-invalid", ALL, "t2m",
         lambda p: p.edit(p.document("t2m"), lambda document: document.update(shape="many"), copy=False),
