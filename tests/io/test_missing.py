@@ -15,6 +15,7 @@ import xarray as xr
 from _slow import slow
 from _strategies import layouts, selections, shapes
 from _things import refused, refuses
+from _unprivileged import unprivileged
 from _waiting import WaitingStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -240,6 +241,14 @@ def test_an_array_that_vanished_is_an_error(how: str) -> None:
         for key in [*store.list_prefix("")]:
             store.erase(key)
         refuses(array.get, [...], StoreError, "vanished")
+
+
+@unprivileged()
+def test_an_array_that_may_not_be_read_has_not_vanished(base: Path) -> None:
+    array = xzarr3.create_array(base / "store", "a", data=[1])
+    (base / "store" / "a").chmod(0)
+    refuses(array.get, [...], xzarr3.StorePermissionError, "cannot read key 'a/zarr.json'")
+    (base / "store" / "a").chmod(0o755)
 
 
 @pytest.mark.parametrize("concurrency", [8, 1])

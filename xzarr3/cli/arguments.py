@@ -160,7 +160,7 @@ def store_option(name: str = "--option", of: str = "the store") -> Callable[[Fun
 
 def store_argument(name: str = "store") -> Callable[[Function], Function]:
     """The path or URL of a store."""
-    return click.argument(name, metavar=name.upper(), type=click.Path(path_type=str))
+    return click.argument(name, metavar=name.upper(), type=click.Path(readable=False, path_type=str))
 
 
 path_argument = click.argument("path", metavar="[PATH]", default="")

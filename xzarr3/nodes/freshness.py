@@ -408,6 +408,7 @@ def check_place(array: Array, replaced_at: float | None) -> None:
 
 
 def _vanished(array: Array) -> Xzarr3Error:
+    array.store.get(array._key, (0, 1))  # Raises for a document that this user may not read.
     more = array._check_not_being_replaced()
     return ChangedError(
         f"array '{array.name}' of {array.store} vanished: the document that it was opened from "
