@@ -90,7 +90,8 @@ def test_the_first_read_loads_only_what_the_codecs_of_the_array_need(tmp_path: P
     xzarr3.create_array(tmp_path / "a", data=list(range(128)), chunks=4)
     loaded = said(FIRST_READ, tmp_path / "a").split()
     assert "xzarr3.io.native" in loaded
-    assert {*loaded} & HEAVY == {"zstandard"}
+    of_pathlib = {"urllib.parse"} if sys.version_info < (3, 13) else set()
+    assert {*loaded} & HEAVY - of_pathlib == {"zstandard"}
 
 
 def test_modules_need_only_declared_dependencies() -> None:
