@@ -165,7 +165,15 @@ def _help(pool: Pool, worker: Callable[[], Result], shares: list[Future[Result]]
 
     share: Future[Result] = Future()  # Not the pool's, which is unknown if Ctrl-C interrupts `submit`.
     shares.append(share)
-    pool.get().submit(_run, share, worker)
+    executor = pool.get()
+    try:
+        executor.submit(_run, share, worker)
+    except (KeyboardInterrupt, SystemExit):
+        # The executor does not know a thread that was just being started. That would wait for work for ever,
+        # and the interpreter for it. So all threads are told to end with their work, and a new pool is begun.
+        _executor.cache_clear()
+        executor.shutdown(wait=False)
+        raise
 
 
 def _run(share: Future[Result], worker: Callable[[], Result]) -> None:

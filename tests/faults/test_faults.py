@@ -10,6 +10,8 @@ import pickle
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -681,8 +683,29 @@ def test_a_thread_that_was_being_started_at_ctrl_c_is_waited_for(monkeypatch: py
     refused(KeyboardInterrupt, None, lambda: copied_values.do_all(iter([move] * 4), 2, lambda size: None))
     found = list(done)
     over.set()
-    pool.get().shutdown(wait=False)  # This process would wait for that thread at its end.
     assert found == [1]
+
+
+INTERRUPTED_START = """
+import threading
+from xzarr3.parallel import parallel_map
+start = threading.Thread.start
+def interrupted(thread):
+    start(thread)
+    raise KeyboardInterrupt
+threading.Thread.start = interrupted
+try:
+    parallel_map(len, ["a", "b"], 2)
+except KeyboardInterrupt:
+    threading.Thread.start = start
+print(parallel_map(len, ["a", "bc"], 2))
+"""
+
+
+def test_a_program_that_was_interrupted_while_it_started_a_thread_comes_to_its_end() -> None:
+    command = [sys.executable, "-c", INTERRUPTED_START]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert (ended.stdout, ended.stderr) == ("[1, 2]\n", "")
 
 
 def test_a_failed_write_with_dask_can_be_tried_again() -> None:
