@@ -42,12 +42,13 @@
 #endif
 
 typedef int64_t i64;
-enum { CONTRACT = 4, MOST_DIMENSIONS = 32, MOST_NAME = 4096, MOST_THREADS = 64 };
+enum { CONTRACT = 5, MOST_DIMENSIONS = 32, MOST_NAME = 4096, MOST_THREADS = 64 };
 enum { LEFT = 0, DONE = 1, ABSENT = 2, FAILED = -1, NONE = -2 };
 enum { ZSTD, BLOSC, GZIP, CRC32C, SHUFFLE };
 enum { READS, BYTES_READ, READ_TIME, CHUNKS, BYTES, TIME, COUNTS };
 
 #define LOCK ".__lock" /* Ends the name of the file that becomes a value. */
+#define FIRST ((i64)1 << 12) /* Bytes of a chunk of blosc that tell where its blocks are. */
 #define AHEAD ((i64)1 << 18) /* Neighbours that begin within so many bytes are read in one call. */
 #define INFLATE_STATE ((i64)1 << 18) /* Bytes of ISA-L's state, whose real size is less than half of that. */
 
@@ -62,6 +63,7 @@ typedef struct {
     size_t (*zstd_encode)(void *, void *, size_t, const void *, size_t);
     int (*blosc_decode)(const void *, void *, size_t, int);
     int (*blosc_encode)(int, int, size_t, size_t, const void *, void *, size_t, const char *, size_t, int);
+    int (*blosc_part)(const void *, int, int, void *);
     int (*inflate)(void *);
     uint32_t (*crc32)(uint32_t, const void *, uint64_t);
     uint32_t (*crc32c)(const void *, size_t);
@@ -190,19 +192,10 @@ static void copy_box(char *to, const i64 *a, const char *from, const i64 *b, con
     copy_outer(to, a, from, b, count, ndim, block);
 }
 
-/* Repeats the first `itemsize` bytes over a block. */
-static void repeat(char *to, i64 block, i64 itemsize) {
-    for (i64 done = itemsize; done < block; done *= 2)
-        memcpy(to + done, to, (size_t)(block - done < done ? block - done : done));
-}
-
-static void fill_outer(char *to, const i64 *a, const i64 *count, i64 ndim, i64 block, const char *fill, i64 itemsize) {
-    if (ndim == 0) {
-        memcpy(to, fill, (size_t)itemsize);
-        repeat(to, block, itemsize);
-    } else
-        for (i64 at = 0; at < count[0]; at++)
-            fill_outer(to + at * a[0], a + 1, count + 1, ndim - 1, block, fill, itemsize);
+/* Copies one element all over a box. */
+static void fill_box(char *to, const i64 *a, const char *fill, const i64 *count, const Chunk *chunk) {
+    static const i64 nowhere[MOST_DIMENSIONS];
+    copy_outer(to, a, fill, nowhere, count, chunk->ndim, chunk->itemsize);
 }
 
 static int is_box_of(const char *from, const i64 *a, const i64 *count, i64 ndim, i64 block, const char *fill, i64 itemsize) {
@@ -238,15 +231,17 @@ static uint32_t load32(const char *from) { /* The packages that decode here exis
 }
 
 static i64 zstd_decode(Thread *thread, const char *source, i64 size, char *target, i64 most) {
-    const Libraries *library = thread->work->libraries;
-    if (!thread->contexts[0] && !(thread->contexts[0] = library->zstd_new_decoder())) return FAILED;
-    return (i64)library->zstd_decode(thread->contexts[0], target, (size_t)most, source, (size_t)size);
+    if (!thread->contexts[0] && !(thread->contexts[0] = thread->work->libraries->zstd_new_decoder())) return FAILED;
+    return (i64)thread->work->libraries->zstd_decode(thread->contexts[0], target, (size_t)most, source, (size_t)size);
+}
+
+/* Decoded bytes, by the header: blosc trusts it, so it is compared with the sizes first. Most builds lack snappy (2). */
+static i64 blosc_size(const char *source, i64 size) {
+    return size < 16 || load32(source + 12) != size || (unsigned char)source[2] >> 5 == 2 ? FAILED : (i64)load32(source + 4);
 }
 
 static i64 blosc_decode(Thread *thread, const char *source, i64 size, char *target, i64 most) {
-    /* Blosc trusts its header, so the header is compared with the sizes first. Most builds lack snappy (2). */
-    if (size < 16 || load32(source + 12) != size || (unsigned char)source[2] >> 5 == 2) return FAILED;
-    i64 count = load32(source + 4);
+    i64 count = blosc_size(source, size);
     return count <= most && thread->work->libraries->blosc_decode(source, target, (size_t)count, 1) == count ? count : FAILED;
 }
 
@@ -259,9 +254,8 @@ static i64 gzip_decode(Thread *thread, const char *source, i64 size, char *targe
     memset(state, 0, (size_t)INFLATE_STATE);
     memcpy(state, &target, 8), memcpy(state + 8, &room, 4);
     memcpy(state + 16, &input, 8), memcpy(state + 32, &left, 4);
-    if (thread->work->libraries->inflate(state) != 0) return FAILED;
-    count = load32(state + 12);
-    if (count > most || count != load32(source + size - 4) || load32(state + 32)) return FAILED;
+    if (thread->work->libraries->inflate(state) != 0 || load32(state + 32)) return FAILED;
+    if ((count = load32(state + 12)) > most || count != load32(source + size - 4)) return FAILED;
     return thread->work->libraries->crc32(0, target, count) == load32(source + size - 8) ? (i64)count : FAILED;
 }
 
@@ -285,16 +279,14 @@ static i64 decode_one(Thread *thread, const Stage *stage, const char *source, i6
 
 /* Undoes all codecs of a chunk. Returns its elements as they are stored: at `target`, unless no codec but
  * checksums changed the bytes; 0 if a codec fails or the size is not that of a chunk. */
-static const char *decode(Thread *thread, const char *source, i64 size, char *target) {
-    const Chunk *chunk = thread->work->chunk;
+static const char *decode(Thread *thread, const Chunk *chunk, const char *source, i64 size, char *target) {
     char *spare = thread->spare, *other = spare + chunk->room;
     i64 start = started(thread);
     for (i64 at = 0; at < chunk->number; at++) {
         const Stage *stage = chunk->stages + at;
         if (stage->kind == CRC32C) {
-            if (size < 4 || size - 4 > stage->most) return 0;
-            if (thread->work->libraries->crc32c(source, (size_t)size - 4) != load32(source + size - 4)) return 0;
-            size -= 4;
+            if ((size -= 4) < 0 || size > stage->most) return 0;
+            if (thread->work->libraries->crc32c(source, (size_t)size) != load32(source + size)) return 0;
             continue;
         }
         int last = at + 1 == chunk->number;
@@ -319,9 +311,8 @@ static i64 encode_one(Thread *thread, const Stage *stage, const char *source, i6
         return (i64)library->zstd_encode(thread->contexts[1], target, most, source, (size_t)size);
     }
     if (stage->kind == BLOSC) { /* Level, shuffle, size of elements, block size and name. */
-        const char *name = (const char *)stage->fifth;
-        i64 found = library->blosc_encode((int)stage->first, (int)stage->second, (size_t)stage->third, (size_t)size,
-                                          source, target, most, name, (size_t)stage->fourth, 1);
+        i64 found = library->blosc_encode((int)stage->first, (int)stage->second, (size_t)stage->third, (size_t)size, source,
+                                          target, most, (const char *)stage->fifth, (size_t)stage->fourth, 1);
         return found > 0 ? found : FAILED;
     }
     if (stage->kind == SHUFFLE) return shuffle(source, size, target, stage->most, stage->first, 0);
@@ -387,83 +378,34 @@ static int open_file(const Read *job, i64 file, i64 *size, int *status) {
     const i64 *coords = job->coords + file * job->coordinates;
     if (!put_name(name, job->prefix, job->prefix_size, job->separator, coords, job->coordinates)) return -1;
     int opened = open(name, (int)job->flags);
-    if (opened < 0) { /* A link that leads nowhere is an error. */
-        if (errno == ENOENT && lstat(name, &info) != 0 && errno == ENOENT) *status = ABSENT;
-        return -1;
-    }
+    if (opened < 0 && errno == ENOENT && lstat(name, &info) != 0 && errno == ENOENT) *status = ABSENT;
+    if (opened < 0) return -1; /* A link that leads nowhere is an error. */
     if (fstat(opened, &info) != 0 || !S_ISREG(info.st_mode)) return close(opened), -1;
     *size = (i64)info.st_size;
     return opened;
 }
 
-/* Whether the elements of a whole chunk lie at their place just as they are stored. */
-static int is_direct(const Read *job, i64 box) {
-    const Chunk *chunk = job->work.chunk;
-    const i64 *count = job->count + box * chunk->ndim;
-    i64 block = chunk->itemsize;
-    if (chunk->swap || chunk->truth) return 0;
-    for (i64 axis = chunk->ndim; axis-- > 0; block *= chunk->shape[axis])
-        if (count[axis] != chunk->shape[axis] ||
-            (count[axis] > 1 && (job->step[axis] != 1 || job->strides[axis] != block || chunk->strides[axis] != block)))
-            return 0;
-    return 1;
-}
-
 /* Fills the boxes of a row that is absent. */
 static int fill_row(const Read *job, i64 row) {
-    const Chunk *chunk = job->work.chunk;
-    for (i64 box = job->begin[row]; box < job->begin[row + 1]; box++) {
-        const i64 *a = job->strides, *count = job->count + box * chunk->ndim;
-        i64 block, ndim = outer_dimensions(chunk->ndim, count, a, a, chunk->itemsize, &block);
-        fill_outer(job->out + job->place[box], a, count, ndim, block, job->fill, chunk->itemsize);
-    }
+    for (i64 box = job->begin[row], ndim = job->work.chunk->ndim; box < job->begin[row + 1]; box++)
+        fill_box(job->out + job->place[box], job->strides, job->fill, job->count + box * ndim, job->work.chunk);
     return ABSENT;
-}
-
-/* Bytes between wanted elements of a chunk. A step beyond its end takes one element, and may exceed 64 bits. */
-#define APART(axis) (chunk->strides[axis] * (job->step[axis] < chunk->shape[axis] ? job->step[axis] : 1))
-
-/* Places the boxes of a row from the elements of its chunk. */
-static void place_row(const Read *job, i64 row, const char *elements) {
-    const Chunk *chunk = job->work.chunk;
-    i64 ndim = chunk->ndim, apart[MOST_DIMENSIONS];
-    for (i64 axis = 0; axis < ndim; axis++) apart[axis] = APART(axis);
-    for (i64 box = job->begin[row]; box < job->begin[row + 1]; box++) {
-        const char *from = elements;
-        for (i64 axis = 0; axis < ndim; axis++) from += job->start[box * ndim + axis] * chunk->strides[axis];
-        copy_box(job->out + job->place[box], job->strides, from, apart, job->count + box * ndim, ndim, chunk->itemsize);
-    }
-}
-
-/* Decodes and places a row from its stored bytes, at `source`. */
-static int place_bytes(Thread *thread, i64 row, const char *source, i64 size) {
-    const Read *job = thread->job; const Chunk *chunk = job->work.chunk;
-    i64 box = job->begin[row];
-    int direct = box + 1 == job->begin[row + 1] && is_direct(job, box);
-    char *target = direct ? job->out + job->place[box] : thread->elements;
-    const char *elements = decode(thread, source, size, target);
-    if (!elements) return LEFT;
-    if (direct && elements == target) return DONE;
-    if (chunk->swap || chunk->truth) { /* The bytes may be the caller's. */
-        if (elements != thread->elements) memcpy(thread->elements, elements, (size_t)chunk->nbytes);
-        elements = thread->elements;
-        settle(chunk, thread->elements, chunk->nbytes);
-    }
-    place_row(job, row, elements);
-    return DONE;
 }
 
 /* The bytes that a row needs of a chunk whose stored bytes are its elements. One box is one range, or `number`
  * ranges for the indices of the first `split` dimensions, where the gaps between them are larger than another
  * call is worth. Several boxes are the range from the first to the last of them. */
 typedef struct {
-    i64 first, size, number, split, apart[MOST_DIMENSIONS];
+    i64 first, extent, size, number, split, apart[MOST_DIMENSIONS];
+    int direct;    /* Whether it is a whole chunk whose elements lie at their place just as they are stored. */
+    i64 low, high; /* The stored bytes, from `low` to `high`, of the blocks of blosc that it needs. */
 } Span;
 
 static void span_of(const Read *job, i64 row, Span *span) {
     const Chunk *chunk = job->work.chunk;
-    i64 ndim = chunk->ndim, low = INT64_MAX, high = 0, boxes = job->begin[row + 1] - job->begin[row];
-    for (i64 axis = 0; axis < ndim; axis++) span->apart[axis] = APART(axis);
+    i64 ndim = chunk->ndim, low = INT64_MAX, high = 0, block, boxes = job->begin[row + 1] - job->begin[row];
+    for (i64 axis = 0; axis < ndim; axis++) /* A step beyond the end takes one element, and may exceed 64 bits. */
+        span->apart[axis] = chunk->strides[axis] * (job->step[axis] < chunk->shape[axis] ? job->step[axis] : 1);
     for (i64 box = job->begin[row]; box < job->begin[row + 1]; box++) {
         i64 first = 0, end = chunk->itemsize;
         for (i64 axis = 0; axis < ndim; axis++) {
@@ -473,14 +415,69 @@ static void span_of(const Read *job, i64 row, Span *span) {
         low = first < low ? first : low;
         high = first + end > high ? first + end : high;
     }
-    span->first = low, span->size = high - low, span->number = 1, span->split = 0;
+    span->first = low, span->extent = span->size = high - low, span->number = 1, span->split = 0;
     const i64 *count = job->count + job->begin[row] * ndim;
+    i64 outer = outer_dimensions(ndim, count, job->strides, span->apart, chunk->itemsize, &block);
+    span->direct = boxes == 1 && outer == 0 && block == chunk->nbytes && !chunk->swap && !chunk->truth;
     for (i64 axis = 0; boxes == 1 && axis < ndim; axis++, span->split = axis) {
         i64 each = span->size - (count[axis] - 1) * span->apart[axis];
         if (count[axis] > 1 && count[axis] * (each + job->gap) >= span->size) break;
         span->size = each;
         span->number *= count[axis];
     }
+}
+
+/* Places the boxes of a row from the elements of its chunk. */
+static void place_row(const Read *job, i64 row, const Span *span, const char *elements) {
+    const Chunk *chunk = job->work.chunk; i64 ndim = chunk->ndim;
+    for (i64 box = job->begin[row]; box < job->begin[row + 1]; box++) {
+        const char *from = elements;
+        for (i64 axis = 0; axis < ndim; axis++) from += job->start[box * ndim + axis] * chunk->strides[axis];
+        copy_box(job->out + job->place[box], job->strides, from, span->apart, job->count + box * ndim, ndim, chunk->itemsize);
+    }
+}
+
+/* Whether a row needs so few blocks of a chunk of blosc that they are decoded alone; its first bytes tell. */
+static int has_few_blocks(const Thread *thread, const char *source, i64 size, Span *span) {
+    const Chunk *chunk = thread->work->chunk;
+    if (!thread->work->libraries->blosc_part || chunk->number != 1 || chunk->stages[0].kind != BLOSC) return 0;
+    if (blosc_size(source, size) != chunk->nbytes || source[2] & 2 || !source[3]) return 0; /* 2: they are not encoded. */
+    i64 block = load32(source + 8), number = block ? (chunk->nbytes - 1) / block + 1 : 0, index = 16 + 4 * number;
+    i64 from = block ? span->first / block : 0, to = block ? (span->first + span->extent - 1) / block + 1 : 0;
+    if (to - from >= number || index > size || index > FIRST) return 0;
+    span->low = span->high = load32(source + 16 + 4 * from);
+    for (i64 at = from + 1; at <= to; at++) {
+        i64 end = at < number ? load32(source + 16 + 4 * at) : size;
+        if (end <= span->high) return 0; /* Blocks in another order, which are rare. */
+        span->high = end;
+    }
+    return span->low >= index && span->high <= size;
+}
+
+/* Decodes and places a row from its stored bytes, at `source`. */
+static int place_bytes(Thread *thread, i64 row, const char *source, i64 size) {
+    const Read *job = thread->job; const Chunk *chunk = job->work.chunk;
+    Span span;
+    span_of(job, row, &span);
+    i64 start = started(thread);
+    char *target = span.direct ? job->out + job->place[job->begin[row]] : thread->elements;
+    const char *elements = target;
+    if (has_few_blocks(thread, source, size, &span)) { /* It is a part, at its place in the chunk. */
+        i64 width = (unsigned char)source[3], first = span.first / width;
+        i64 number = (span.first + span.extent - 1) / width + 1 - first;
+        char *to = target + first * width;
+        if ((first + number) * width > chunk->nbytes) return LEFT;
+        if (job->work.libraries->blosc_part(source, (int)first, (int)number, to) != number * width) return LEFT;
+        counted(thread, CHUNKS, chunk->nbytes, start);
+    } else if (!(elements = decode(thread, chunk, source, size, target))) return LEFT;
+    if (span.direct && elements == target) return DONE;
+    if (chunk->swap || chunk->truth) { /* The bytes may be the caller's. */
+        if (elements != thread->elements) memcpy(thread->elements, elements, (size_t)chunk->nbytes);
+        elements = thread->elements;
+        settle(chunk, thread->elements + span.first, span.extent);
+    }
+    place_row(job, row, &span, elements);
+    return DONE;
 }
 
 /* Reads ranges of a chunk whose stored bytes are its elements. */
@@ -516,29 +513,54 @@ static int read_plain(Thread *thread, int file, i64 base, i64 row) {
     int single = box + 1 == job->begin[row + 1], status = DONE;
     Span span;
     span_of(job, row, &span);
-    if ((single && is_direct(job, box)) || (single && (span.size + job->gap) * span.number < chunk->nbytes))
+    if (span.direct || (single && (span.size + job->gap) * span.number < chunk->nbytes))
         status = read_ranges(thread, file, base, row, &span);
     else { /* Several boxes, or the whole chunk, which takes no longer than its parts. */
         if (span.size + job->gap >= chunk->nbytes) span.first = 0, span.size = chunk->nbytes;
         char *memory = thread->elements;
         if (read_at(thread, file, memory + span.first, span.size, base + span.first) != span.size) return LEFT;
         settle(chunk, memory + span.first, span.size);
-        place_row(job, row, memory);
+        place_row(job, row, &span, memory);
     }
     if (status == DONE) counted(thread, CHUNKS, chunk->nbytes, start);
     thread->counts[TIME] -= thread->counts[READ_TIME] - before;
     return status;
 }
 
-/* Reads a row that is a whole file. */
+/* Reads a chunk that is a file, or only the blocks of blosc that a row needs: its header then tells that it ends with
+ * them, so that nothing else is decoded. Returns its size; 0 if not all bytes could be read. */
+static i64 read_stored(Thread *thread, i64 row, int file, i64 size) {
+    char *source = thread->source;
+    i64 done = 0;
+    Span span;
+    if (size > 4 * FIRST && thread->work->chunk->stages[0].kind == BLOSC) {
+        span_of(thread->job, row, &span);
+        if (read_at(thread, file, source, done = FIRST, 0) != FIRST) return 0;
+        if (has_few_blocks(thread, source, size, &span)) {
+            uint32_t end = (uint32_t)span.high;
+            memcpy(source + 12, &end, 4);
+            done = span.low, size = span.high;
+        }
+    }
+    return read_at(thread, file, source + done, size - done, done) == size - done ? size : 0;
+}
+
+/* Reads a row that is a whole file. If files stay open for the rows of a later call, it is a part: the index of a shard. */
 static int read_file(Thread *thread, i64 row) {
     const Read *job = thread->job; const Chunk *chunk = job->work.chunk;
     i64 size = 0;
     int status, file = open_file(job, row, &size, &status);
     if (file < 0) return status;
+    if (job->files) {
+        job->files[row] = file; /* The caller closes it. */
+        i64 length = job->length[row], at = job->offset[row] + (job->offset[row] < 0 ? size : 0);
+        int whole = length <= chunk->largest && at >= 0 && at <= size - length &&
+                    read_at(thread, file, thread->source, length, at) == length;
+        return whole ? place_bytes(thread, row, thread->source, length) : LEFT;
+    }
     if (!chunk->number)
         status = size == chunk->nbytes ? read_plain(thread, file, 0, row) : LEFT;
-    else if (size <= chunk->largest && read_at(thread, file, thread->source, size, 0) == size)
+    else if (size <= chunk->largest && (size = read_stored(thread, row, file, size)) > 0)
         status = place_bytes(thread, row, thread->source, size);
     close(file);
     return status;
@@ -577,19 +599,6 @@ static int read_parts(Thread *thread, i64 row, i64 end) {
     return (int)(last - row);
 }
 
-/* Opens a file for the rows of a later call, and reads a part of it: the index of a shard. */
-static int open_and_read(Thread *thread, i64 row) {
-    const Read *job = thread->job; const Chunk *chunk = job->work.chunk;
-    i64 size = 0, length = job->length[row], at = job->offset[row];
-    int status, file = open_file(job, row, &size, &status);
-    if (file < 0) return status;
-    job->files[row] = file; /* The caller closes it. */
-    at += at < 0 ? size : 0;
-    int whole = length <= chunk->largest && at >= 0 && at <= size - length &&
-                read_at(thread, file, thread->source, length, at) == length;
-    return whole ? place_bytes(thread, row, thread->source, length) : LEFT;
-}
-
 static int read_memory(Thread *thread, i64 row) {
     const Read *job = thread->job;
     const i64 *memory = job->memory + 2 * (job->file ? job->file[row] : row);
@@ -604,12 +613,8 @@ static int read_row(void *state, i64 row, i64 end) {
     const Read *job = thread->job;
     uint8_t *status = job->work.status + row;
     int done = 1;
-    if (job->memory)
-        *status = (uint8_t)read_memory(thread, row);
-    else if (job->files && job->file)
-        done = read_parts(thread, row, end);
-    else
-        *status = (uint8_t)(job->files ? open_and_read(thread, row) : read_file(thread, row));
+    if (job->files && job->file) done = read_parts(thread, row, end);
+    else *status = (uint8_t)(job->memory ? read_memory(thread, row) : read_file(thread, row));
     if (*status == ABSENT && (job->file || !job->files)) fill_row(job, row);
     return done;
 }
@@ -634,19 +639,18 @@ static void leave_folders(Thread *thread, int depth) {
 /* The open directory of a row, made if needed: no link in its path is followed. -1 if that is not possible. */
 static int folder_of(Thread *thread, const i64 *coords, char *name) {
     const Write *job = thread->job;
+    const int flags = O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
     int last = job->separator == '/' && job->coordinates ? (int)job->coordinates - 1 : 0, same = 0;
     while (same < thread->depth && same < last && thread->within[same] == coords[same]) same++;
     leave_folders(thread, same);
     while (thread->depth < last) {
-        int above = thread->depth ? thread->opened[thread->depth - 1] : (int)job->folder, found;
+        int above = thread->depth ? thread->opened[thread->depth - 1] : (int)job->folder;
         const char *prefix = thread->depth ? "" : job->prefix;
         i64 size = thread->depth ? 0 : job->prefix_size;
         if (!put_name(name, prefix, size, '/', coords + thread->depth, 1)) return -1;
-        for (int attempt = 0;; attempt++) {
-            found = openat(above, name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-            if (found >= 0 || attempt || errno != ENOENT) break;
-            if (mkdirat(above, name, 0777) != 0 && errno != EEXIST) break;
-        }
+        int found = openat(above, name, flags);
+        if (found < 0 && errno == ENOENT && (mkdirat(above, name, 0777) == 0 || errno == EEXIST))
+            found = openat(above, name, flags);
         if (found < 0) return -1;
         thread->within[thread->depth] = coords[thread->depth];
         thread->opened[thread->depth++] = found;
@@ -715,7 +719,7 @@ static i64 encoded(Thread *thread, const char *source, const i64 *count, int out
     }
     *found = source;
     if (part || !packed) {
-        if (part) fill_outer(thread->elements, 0, 0, 0, chunk->nbytes, job->fill, chunk->itemsize);
+        if (part) fill_box(thread->elements, chunk->strides, job->fill, chunk->shape, chunk);
         if (!outside) copy_box(thread->elements, chunk->strides, source, job->strides, count, ndim, chunk->itemsize);
         if (chunk->swap) reverse_bytes(thread->elements, chunk->nbytes, chunk->swap);
         *found = thread->elements;
@@ -728,18 +732,15 @@ static i64 merged(Thread *thread, i64 row, const Target *target, const char **fo
     const Write *job = thread->job; const Chunk *chunk = job->stored;
     const i64 *start = job->start + row * chunk->ndim, *count = job->count + row * chunk->ndim;
     char *elements = thread->elements, *to = elements;
-    Work work = job->work;
-    Thread reader = *thread;
     struct stat info;
-    work.chunk = chunk, reader.work = &work;
     int file = openat(target->folder, target->name, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC);
     if (file < 0 && errno != ENOENT) return FAILED;
-    if (file < 0) fill_outer(elements, 0, 0, 0, chunk->nbytes, job->fill, chunk->itemsize);
+    if (file < 0) fill_box(elements, chunk->strides, job->fill, chunk->shape, chunk);
     else {
         int whole = fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_size <= chunk->largest &&
-                    read_at(&reader, file, thread->source, info.st_size, 0) == info.st_size;
+                    read_at(thread, file, thread->source, info.st_size, 0) == info.st_size;
         close(file);
-        const char *old = whole ? decode(&reader, thread->source, info.st_size, elements) : 0;
+        const char *old = whole ? decode(thread, chunk, thread->source, info.st_size, elements) : 0;
         if (!old) return FAILED;
         if (old != elements) memcpy(elements, old, (size_t)chunk->nbytes);
         settle(chunk, elements, chunk->nbytes);
@@ -830,8 +831,7 @@ static int write_shard(Thread *thread, i64 row) {
 static int write_row(void *state, i64 row, i64 end) {
     Thread *thread = state;
     const Write *job = thread->job;
-    (void)end;
-    if (job->work.status[row] == LEFT) /* Python marks rows that are its own as done. */
+    if (row < end && job->work.status[row] == LEFT) /* Python marks rows that are its own as done. */
         job->work.status[row] = (uint8_t)(job->inner ? write_shard(thread, row) : write_chunk(thread, row));
     return 1;
 }

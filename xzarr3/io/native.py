@@ -47,7 +47,7 @@ MOST_DIMENSIONS = 32
 LARGEST = 2**28
 """Most bytes of a chunk, and of a shard that is written. A call ends only after the chunks that it has begun,
 so that larger ones would delay Ctrl-C."""
-_CONTRACT = 4  # Changes with `_native.c`, so that a library of another version is not used.
+_CONTRACT = 5  # Changes with `_native.c`, so that a library of another version is not used.
 _COUNTS = 6  # What a call counts: requests and chunks, each with bytes and nanoseconds.
 _MOST_THREADS = 64
 _SLICE = 100  # Milliseconds after which a call returns, so that Python hears signals.
@@ -78,6 +78,7 @@ _LIBRARIES = {
         "ZSTD_createCCtx ZSTD_freeCCtx ZSTD_CCtx_setParameter ZSTD_compress2",
     ),
     "blosc": ("numcodecs", "blosc.*.so", "blosc_decompress_ctx blosc_compress_ctx"),
+    "blocks of blosc": ("numcodecs", "blosc.*.so", "blosc_getitem"),
     "gzip": ("isal", "igzip_lib.*.so", "isal_inflate_stateless crc32_gzip_refl"),
     "crc32c": ("google_crc32c", "_crc32c.*.so", "crc32c_value"),
 }
