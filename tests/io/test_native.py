@@ -51,6 +51,7 @@ CODECS: dict[str, list[Any]] = {
     "zstd-fast": [codec("zstd", level=-7, checksum=True)],
     "zstd-small": [codec("zstd", level=9, checksum=False)],
     "lz4": [codec("blosc", cname="lz4", clevel=9, shuffle="shuffle")],
+    "blocks": [codec("blosc", cname="zstd", clevel=5, shuffle="shuffle", typesize=4, blocksize=128)],
     "bitshuffled": [codec("blosc", cname="zstd", clevel=3, shuffle="bitshuffle")],
     "bitshuffled-zlib": [codec("blosc", cname="zlib", clevel=1, shuffle="bitshuffle")],
     "stored": [codec("blosc", cname="blosclz", clevel=0, shuffle="noshuffle")],
@@ -549,6 +550,31 @@ def test_damaged_values_give_the_same_result_or_error(tmp_path: Path, name: str,
             failed += isinstance(read(array, selection)[0], type)
     assert failed
     assert seen.rows > 0
+
+
+def test_of_blosc_only_the_blocks_that_are_needed_are_read(tmp_path: Path, seen: Seen) -> None:
+    values = np.random.default_rng(0).random((2, 128, 128), dtype="float32")
+    blosc = codec("blosc", cname="zstd", clevel=5, shuffle="shuffle", typesize=4, blocksize=4096)
+    array = xzarr3.create_array(tmp_path / "a", data=values, chunks=(1, 128, 128), compressors=blosc)
+    file = tmp_path / "a" / "c" / "0" / "0" / "0"
+    data = file.read_bytes()
+    for index in [np.s_[:, 7, 9], np.s_[:, 6:11, 3::5], np.s_[:, 127:, 127:], np.s_[:, ::127], np.s_[:, 3:]]:
+        assert read(array, index)[2] == orthogonal(values, index).tobytes()
+    with xzarr3.trace() as trace:
+        assert np.array_equal(array[0, 7:9], values[0, 7:9])
+    assert 0 < trace.arrays["/"]["bytes_read"] < len(data) / 4
+    file.write_bytes(data[:-4000] + bytes(4000))
+    assert np.array_equal(array[0, 7:9], values[0, 7:9])
+    for index in (np.s_[0, 127], np.s_[0]):
+        assert read(array, index)[0] is ChunkDecodeError
+    for damaged in damages(data, np.random.default_rng(0)):
+        file.write_bytes(damaged)
+        for index in (np.s_[:, 7, 9], np.s_[:, 120:, 5]):
+            found = outcome(array, index)
+            with python_executor():
+                expected = outcome(array, index)
+            assert found == expected or isinstance(expected[0], type)  # What is damaged may lie elsewhere.
+    assert seen.left < seen.rows
 
 
 def test_a_block_of_blosc_that_is_larger_than_its_data(tmp_path: Path) -> None:
