@@ -89,7 +89,7 @@ class ArrayStats:
         return self.nbytes * min(self.stored / self.units, 1) / self.nbytes_stored
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Stats(Report):
     """How much of a store is used for what; made by :func:`xzarr3.stats`.
 

@@ -81,6 +81,8 @@ def test_array(root: xzarr3.Group) -> None:
 
 def test_group(root: xzarr3.Group) -> None:
     assert repr(root) == "<xzarr3.Group / of <MemoryStore, 3 keys>>"
+    assert root == root
+    assert {root: 1}[root] == 1
     tree = root.tree()
     assert isinstance(tree, Description)
     assert repr(tree) == str(tree) == f"{tree}" == TREE
@@ -147,6 +149,8 @@ def test_every_object_is_well_formed_and_small(shown: dict[str, Any]) -> None:
         source = each._repr_html_()
         HtmlPage(source)
         assert len(source) < (80_000 if "10,000" in name else 20_000), name
+        if isinstance(each, Report):
+            assert repr(each) == str(each), "a shell shows what print does"
         if isinstance(each, Shown):
             bundle = each._repr_mimebundle_()
             assert bundle["text/html"] == source

@@ -240,6 +240,8 @@ MISTAKES: list[tuple[Callable[[Any], Any], type[Exception], str, str]] = [
     (lambda t: t.group[0], xzarr3.InvalidKeyError, "not a path of a node: 0", "a string"),
     (lambda t: t.group.t2m, AttributeError, "'t2m'", "group['t2m']"),
     (lambda t: t.group.create_aray, AttributeError, "aray'", "n 'create_array'?"),
+    (lambda t: xzarr3.codecs.Zstd, AttributeError, "'Zstd'", "did you mean 'ZstdCodec'?"),
+    (lambda t: xzarr3.LoggingStore, AttributeError, "'LoggingStore'", "use trace(log=True)"),
     (lambda t: xzarr3.open_gruop, AttributeError, "'open_gruop'", "'open_group'?"),
     (lambda t: t.group["t2m"].resize((1, 1, 1)), Store, "read-only", "mode='r+'"),
     (lambda t: t.group.attrs.update(a=1), Store, "read-only", "mode='r+'"),

@@ -92,7 +92,7 @@ class Candidate:
     score: float = math.inf
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Advice(Report):
     """Layouts of an array, the best first; made by :func:`xzarr3.advise`.
 

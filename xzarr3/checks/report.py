@@ -232,7 +232,7 @@ class Findings:
         return tuple(sorted(found, key=lambda each: (SEVERITIES.index(each.severity), each.path)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CheckReport(Report):
     """What :func:`xzarr3.check` found.
 

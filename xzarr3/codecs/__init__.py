@@ -78,7 +78,9 @@ def __getattr__(name: str) -> object:
     # Loads a codec on first use, because its module imports the library that does its work.
     if name in __all__:
         return loaded(CLASSES[name])
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    near = [each for each in __all__ if each.lower() == f"{name}codec".lower()]  # As zarr-python has it.
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

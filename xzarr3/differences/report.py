@@ -126,7 +126,7 @@ class ValueDifference:
         return self.why or f"{self.count:,} of {self.compared:,} differ{largest}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diff(Report):
     """What :func:`xzarr3.diff` found.
 

@@ -124,6 +124,8 @@ class Report(Shown):
     def __str__(self) -> str:
         return self._page().text()
 
+    __repr__ = __str__
+
     def _describe(self) -> Description:
         return self._page().description()
 

@@ -184,8 +184,6 @@ class Explanation(Report):
             picture=self._picture,
         )
 
-    __repr__ = Report.__str__
-
 
 def explain(
     array: Array,

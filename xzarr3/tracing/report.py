@@ -178,8 +178,6 @@ class Trace(Report):
         table = Table(text.counts(["array"], _COLUMNS, rows))
         return Page("xzarr3.trace", title, [("requests", ", ".join(kinds) or "none")], [table])
 
-    __repr__ = Report.__str__
-
 
 def _sum(several: Iterable[Numbers]) -> Numbers:
     several = list(several)

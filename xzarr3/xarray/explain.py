@@ -171,8 +171,6 @@ class LazyExplanation(Report):
     def _pictures(self) -> str:
         return html.row(*(html.code(_names(each.variables)) + each.picture() for each in self.arrays[:6]))
 
-    __repr__ = Report.__str__
-
 
 def _sums(parts: Iterable[object], names: Iterable[str] = _NUMBERS) -> dict[str, int]:
     found = list(parts)
