@@ -22,6 +22,7 @@ import numpy.typing as npt
 from xzarr3._types import AnyArray, Buffer
 from xzarr3.commit.lease import LeaseLostError, release_together
 from xzarr3.commit.length import Length, turn
+from xzarr3.display.units import counted
 from xzarr3.errors import (
     ChangedError,
     MetadataError,
@@ -350,11 +351,11 @@ def resize(array: Array, shape: int | tuple[int, ...]) -> None:
     try:
         new = as_lengths(shape)
     except TypeError as error:
-        raise SelectionError(f"not a shape: {shape!r}; accepted: {array.ndim} integers") from error
+        raise SelectionError(f"not a shape: {shape!r}; accepted: an integer for each dimension") from error
     if len(new) != array.ndim or any(length < 0 for length in new):
         raise SelectionError(
             f"array '{array.name}' of shape {array.shape} cannot be resized to {new}; pass "
-            f"{array.ndim} lengths of at least 0"
+            f"{counted(array.ndim, 'length')} of at least 0"
         )
     _in_turn(array, partial(_resize, array, new))
 

@@ -8,6 +8,7 @@ from typing import Any, SupportsIndex, cast
 
 import numpy as np
 
+from xzarr3.display.units import counted
 from xzarr3.errors import MetadataError
 from xzarr3.grid.along import Run, merged_runs, run_from
 from xzarr3.grid.grids import Grid, RectilinearGrid, RegularGrid
@@ -69,8 +70,8 @@ def grid_for(chunks: Any, shape: tuple[int, ...], field: str = "chunks", *, lite
     given = [chunks] * len(shape) if _is_integer(chunks) else _items(chunks)
     if given is None or len(given) != len(shape):
         raise MetadataError(
-            f"the array has {len(shape)} dimensions", field=field, found=chunks,
-            accepted=f"{len(shape)} integers or lists of integers, such as {_sample(shape)}",
+            f"the array has {counted(len(shape), 'dimension')}", field=field, found=chunks,
+            accepted=f"an integer or a list of integers for each, such as {_sample(shape)}",
         )  # fmt: skip
     found = [
         _wanted_axis(value, size, field if value is chunks else f"{field}[{at}]")

@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from xzarr3.display.units import counted
 from xzarr3.errors import SelectionError, shorten
 from xzarr3.grid import Grid
 
@@ -400,8 +401,9 @@ def _expanded(
         raise SelectionError("a selection can have only one Ellipsis ('...')")
     given = sum(taken(index) for index in indices if index is not ...)
     if given > len(shape):
+        dimensions = counted(len(shape), "dimension")
         raise SelectionError(
-            f"too many indices: {given} for an array of {len(shape)} dimensions; give {len(shape)} at most"
+            f"too many indices: {given} for an array of {dimensions}; give {len(shape)} at most"
         )
     rest = (slice(None),) * (len(shape) - given)
     gap = gaps[0] if gaps else len(indices)

@@ -16,6 +16,7 @@ from xzarr3._types import Scalar
 from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.parsing import parse_codec, parse_codecs
 from xzarr3.codecs.pipeline import CodecChain
+from xzarr3.display.units import counted
 from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.errors import DataTypeValidationError, MetadataError, did_you_mean, foreign, located
 from xzarr3.formats import V3, Format, documents
@@ -114,7 +115,7 @@ def array_metadata(
 
 def _dimension_names(given: Sequence[str | None] | None, ndim: int) -> tuple[str | None, ...] | None:
     """The names of the dimensions, if there are any; a name may be None."""
-    accepted = f"{ndim} strings or None"
+    accepted = "a list of strings or None, one for each dimension"
     try:
         names = None if given is None else tuple(given)
     except TypeError as error:
@@ -123,7 +124,10 @@ def _dimension_names(given: Sequence[str | None] | None, ndim: int) -> tuple[str
         ) from error
     if names is not None and (len(names) != ndim or not all(n is None or isinstance(n, str) for n in names)):
         raise MetadataError(
-            f"the array has {ndim} dimensions", field="dimension_names", found=list(names), accepted=accepted
+            f"the array has {counted(ndim, 'dimension')}",
+            field="dimension_names",
+            found=given,
+            accepted=accepted,
         )
     return names
 

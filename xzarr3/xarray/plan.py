@@ -473,5 +473,5 @@ def encode_attributes(attributes: Mapping[Any, Any], *, path: str) -> dict[str, 
         return documents.plain_attributes(finite_attributes(attributes, path), path)
     except MetadataError as error:
         name = (error.field or "").removeprefix("attributes").lstrip(".").partition(".")[0].partition("[")[0]
-        error.advice = f"convert it, or remove it with .attrs.pop({name!r})"
+        error.advice = f"convert it, or remove it with .attrs.pop({name or error.found!r})"
         raise
