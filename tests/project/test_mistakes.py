@@ -264,7 +264,7 @@ MISTAKES: list[tuple[Callable[[Any], Any], type[Exception], str, str]] = [
     (lambda t: create(shape=(-1, 2)), Document, "shape[0]", "found -1"),
     (lambda t: create(shape=3, dimension_names="time"), Document, "1 dimension; found 'time'", "a list of"),
     (lambda t: create(shape=3, chunks=(2, 2)), Document, "1 dimension; found (2, 2)", "such as (3,)"),
-    (lambda t: xzarr3.to_zarr(t.dataset.assign_attrs({1: 2}), memory()), Document, "found 1", ".attrs.pop(1)"),
+    (lambda t: xzarr3.to_zarr(xr.Dataset(attrs={1: 2}), memory()), Document, "found 1", ".attrs.pop(1)"),
     (lambda t: create(shape=(1.5, 2)), Document, "'shape'", "integers"),
     (lambda t: create(chunks="auto2"), Document, "'auto2'", "a shape"),
     (lambda t: create(chunks={"x": 5}), Document, "{'x': 5}", "such as (10"),
