@@ -860,13 +860,10 @@ class Group(Node, Mapping[str, "Array | Group"]):
 
     @short_traceback
     def __delitem__(self, name: str) -> None:
-        from xzarr3.commit.recover import alone
-        from xzarr3.nodes.erase import erase_node
+        from xzarr3.commit.recover import erase
 
         self._check_writable()
-        path = self._existing_path(name)
-        with alone(self.store, self.format, path) as lease:
-            erase_node(self.store, path, self.format, lease=lease)
+        erase(self.store, self.format, self._existing_path(name))
 
     def _existing_path(self, name: str) -> str:
         """The path in the hierarchy of a node below this group, which will leave it.

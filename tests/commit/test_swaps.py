@@ -34,7 +34,7 @@ from xzarr3 import (
     StoreError,
     to_zarr,
 )
-from xzarr3.commit import keys, lease, recover
+from xzarr3.commit import keys, lease, recover, writers
 from xzarr3.commit.keys import Keys
 from xzarr3.commit.lease import Holder
 from xzarr3.commit.staged import SWAP
@@ -188,41 +188,148 @@ WITHIN: dict[str, tuple[str, Callable[[Any], object]]] = {
         lambda store: xzarr3.create_array(store, "g/a", data=np.full(3, 7.0), chunks=1, overwrite=True),
     ),
     "erased": (
-        "nodes.erase.erase_node",
+        "commit.recover.erase_node",
         lambda store: xzarr3.open_group(store, "g", mode="r+").__delitem__("a"),
     ),
 }
 """Changes of a node within another: what happens while their lease is held, and the change."""
 
 
+ABOVE: dict[str, tuple[str, Callable[[Any], object]]] = {
+    "replaced": (
+        "commit.keys.put_in_place", lambda store: to_zarr(dataset(1), store, group="g", mode="w")
+    ),
+    "erased": (
+        "commit.recover.wait_for_writers",
+        lambda store: xzarr3.open_group(store, mode="r+").__delitem__("g"),
+    ),
+}  # fmt: skip
+"""Changes of the group above, in the same way."""
+
+
 @pytest.mark.parametrize("kind", [MemoryStore, WaitingStore])
 @pytest.mark.parametrize("how", WITHIN)
+@pytest.mark.parametrize("above", ABOVE)
 @pytest.mark.parametrize("is_within", [True, False])
 def test_of_two_writers_within_one_place_one_fails(
-    is_within: bool, how: str, kind: Any, monkeypatch: pytest.MonkeyPatch
+    is_within: bool, above: str, how: str, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = kind()
+    to_zarr(dataset(0), store)
     to_zarr(dataset(0), store, group="g")
-    moment, within = WITHIN[how]
-    two = [lambda: to_zarr(dataset(1), store, group="g", mode="w"), lambda: within(store)]
-    name = f"xzarr3.{moment if is_within else 'commit.keys.put_in_place'}"
+    within, two = WITHIN[how][1], [ABOVE[above], WITHIN[how]]
+    name = f"xzarr3.{two[is_within][0]}"
     real = pkgutil.resolve_name(name)
 
     def other_first(*given: Any, **more: Any) -> Any:
         monkeypatch.undo()
-        refused((ConflictError, IncompleteWriteError), lambda: two[not is_within]())
+        refused((ConflictError, IncompleteWriteError), lambda: two[not is_within][1](store))
         return real(*given, **more)
 
     monkeypatch.setattr(name, other_first)
-    two[is_within]()
+    two[is_within][1](store)
     if is_within:
         expected = kind()
+        to_zarr(dataset(0), expected)
         to_zarr(dataset(0), expected, group="g")
         within(expected)
         assert _plain(store) == _plain(expected)
+    elif above == "erased":
+        assert sorted(xzarr3.open_group(store, use_consolidated=False)) == ["a", "b"]
     else:
         xr.testing.assert_equal(opened(store, group="g").load(), dataset(1))
     assert left(store) == []
+    assert xzarr3.check(store).ok
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, WaitingStore])
+@pytest.mark.parametrize("above", ABOVE)
+def test_a_variable_stored_while_its_lease_is_looked_for_is_no_part_of_what_replaces_the_group(
+    above: str, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its keys are listed without its document, and its lease is gone when it is read."""
+    store, added, holder_at = kind(), xr.Dataset({"c": ("x", np.full(4, 5.0))}), writers.holder_at
+    for group in (None, "g"):
+        to_zarr(dataset(0), store, group=group)
+    stored, go_on = threading.Event(), threading.Event()
+    adding = threading.Thread(target=lambda: to_zarr(added, store, group="g", mode="a"), daemon=True)
+    check = Keys._check
+
+    def checked(self: Keys) -> None:
+        stored.set()
+        assert go_on.wait(120)
+        check(self)
+
+    def ended_first(*given: Any) -> Holder:
+        go_on.set()
+        adding.join(120)
+        return holder_at(*given)
+
+    monkeypatch.setattr(Keys, "_check", checked)
+    adding.start()
+    assert stored.wait(120)
+    monkeypatch.setattr(writers, "holder_at", ended_first)
+    if above == "erased":
+        ABOVE[above][1](store)
+        assert sorted(xzarr3.open_group(store, use_consolidated=False)) == ["a", "b"]
+    else:
+        refused(ConflictError, lambda: ABOVE[above][1](store))
+        xr.testing.assert_equal(opened(store, group="g").load(), dataset(0).merge(added))
+    assert not adding.is_alive()
+    assert left(store) == []
+    assert xzarr3.check(store).ok
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, WaitingStore])
+def test_an_append_sets_no_attributes_of_what_has_replaced_its_group(kind: Any) -> None:
+    store, follow, more = kind(), Commit._follow, dataset(4).assign_attrs(start=4)
+    to_zarr(dataset(0), store)
+
+    def replaced(self: Commit, *given: Any) -> None:
+        with mock.patch.object(Commit, "_follow", follow):
+            to_zarr(dataset(9), store, mode="w")
+        follow(self, *given)
+
+    with mock.patch.object(Commit, "_follow", replaced):
+        refused(xzarr3.ChangedError, lambda: to_zarr(more, store, append_dim="x"), match="has replaced '/'")
+    assert opened(store).load().identical(dataset(9))
+    assert left(store) == []
+
+
+@pytest.mark.parametrize("kind", [MemoryStore, WaitingStore])
+@pytest.mark.parametrize("options", [{"append_dim": "x"}, {"mode": "a"}])
+def test_a_group_added_meanwhile_is_no_other_root(options: Any, kind: Any) -> None:
+    """The document of the root has copies, and with them the time of the new group."""
+    store, finish, more = kind(), Commit.finish, dataset(4)
+    to_zarr(dataset(0), store)
+
+    def added(self: Commit) -> None:
+        with mock.patch.object(Commit, "finish", finish):
+            to_zarr(dataset(9), store, group="g")
+        finish(self)
+
+    with mock.patch.object(Commit, "finish", added):
+        to_zarr(more if "append_dim" in options else more.rename(a="c", b="d"), store, **options)
+    assert opened(store).attrs == more.attrs
+    assert opened(store, group="g").load().identical(dataset(9))
+    assert xzarr3.check(store).ok
+
+
+def test_of_two_appends_the_last_one_sets_the_attributes() -> None:
+    store, follow, late = MemoryStore().with_traits(conflict_deadline=0.1), Commit._follow, dataset(8)
+    to_zarr(dataset(0), store)
+
+    def other_first(self: Commit, *given: Any) -> None:
+        with mock.patch.object(Commit, "_follow", follow):
+            refused(ConflictError, lambda: to_zarr(late, store, append_dim="x"))
+        follow(self, *given)
+
+    with mock.patch.object(Commit, "_follow", other_first):
+        to_zarr(dataset(4), store, append_dim="x")
+    assert opened(store).attrs == dataset(4).attrs
+    to_zarr(late, store, append_dim="x")
+    assert opened(store).attrs == late.attrs
+    assert opened(store).a.values.tolist() == [*range(12)]
 
 
 def test_of_two_that_add_a_variable_one_fails(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -490,9 +597,9 @@ def test_who_replaces_a_node_waits_for_who_writes_in_it(
     begun, waits, wait = threading.Lock(), threading.Event(), keys.wait_for_writers
     swapping = threading.Thread(target=SWAPS[swap], args=(store,))
 
-    def waited(*given: Any) -> None:
+    def waited(*given: Any) -> bool:
         waits.set()
-        wait(*given)
+        return wait(*given)
 
     def late(operation: str, key: str) -> None:
         if operation == "set" and key.startswith("t2m/c") and begun.acquire(blocking=False):

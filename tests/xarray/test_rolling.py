@@ -403,6 +403,31 @@ def test_an_append_planned_before(store: Any, monkeypatch: pytest.MonkeyPatch) -
     xr.testing.assert_identical(read(store), xr.concat([rest("drop", 12), more], "time", data_vars="minimal"))
 
 
+@pytest.mark.parametrize("kind", ["memory", "directory", "waiting"])
+@pytest.mark.parametrize(("change", "zarr_format"), [
+    ("drop", 3), ("drop", 2), ("drop", "3-draft"), ("prepend", 3), ("removed", 3), ("removed", 2),
+])  # fmt: skip
+def test_a_variable_planned_before(
+    change: str, zarr_format: Any, kind: str, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive("drop" if change == "removed" else change, store, 12, group="g", zarr_format=zarr_format)
+    new = xr.Dataset({"new": ("time", np.arange(float(opened(store, group="g").sizes["time"])))})
+
+    def act() -> None:
+        if change == "removed":
+            del xzarr3.open_group(store, mode="r+")["g"]
+        else:
+            roll(change, store, 12, group="g")
+
+    before_commits(monkeypatch, act)
+    refused(ConflictError, "replaced or removed '/g'", lambda: to_zarr(new, store, group="g", mode="a"))
+    if change == "removed":
+        assert not xzarr3.open_group(store).nmembers()
+    else:
+        xr.testing.assert_equal(read(store, group="g"), rest(change, 12))
+    assert xzarr3.check(store).ok
+
+
 @FORMATS
 @pytest.mark.parametrize("is_native", [True, False])
 @pytest.mark.parametrize("selection", [np.s_[12:24], np.s_[14:17, 1:2], np.s_[:]], ids=str)

@@ -177,7 +177,7 @@ def test_consolidated_once_and_last(zarr_format: Any) -> None:
     for make, options, _ in (CHANGES["append"], CHANGES["add"]):
         store.changes.clear()
         to_zarr(make(), store, **options)
-        assert store.changes[-1] == last
+        assert [key for key in store.changes if not key.endswith("lease")][-1] == last
         assert store.changes.count(last) <= 2 - (zarr_format == 2)
     store.changes.clear()
     to_zarr(timed(2, 7)[["a"]].drop_vars(["time", "x"]), store, region={"time": slice(1, 3)})

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy.typing as npt
 
 from xzarr3._types import AnyArray, Buffer
-from xzarr3.commit.lease import LeaseLostError, release_together
+from xzarr3.commit.lease import Lease, LeaseLostError, release_together
 from xzarr3.commit.length import Length, turn
 from xzarr3.display.units import counted
 from xzarr3.errors import (
@@ -132,6 +132,11 @@ class Append:
         growing = {each.array.path for each in self._growing}
         others = [length for path, length in self._held.items() if path not in growing]
         parallel_map(Length.verify, others, self._store.concurrency)
+
+    def holds(self) -> bool:
+        """Ask the store whether all leases still hold."""
+        leases = [length.lease for length in self._held.values() if length.is_exclusive]
+        return all(parallel_map(Lease.holds, leases, self._store.concurrency))
 
     def publish(self) -> dict[str, NodeMetadata]:
         """Store the new shapes of all arrays, or none.

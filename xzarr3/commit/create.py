@@ -6,14 +6,15 @@ Checks first that the path is free or may be overwritten. Knows nothing of the v
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 
 from xzarr3.commit.lease import check_complete, lease_key
-from xzarr3.errors import NodeExistsError, NodeTypeError
+from xzarr3.errors import IncompleteWriteError, NodeExistsError, NodeTypeError
 from xzarr3.formats import Format, documents
 from xzarr3.formats.base import is_array, node_prefix
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes.case_folding import check_names
-from xzarr3.nodes.consolidated import refresh_consolidated
+from xzarr3.nodes.consolidated import holds_own, refresh_consolidated
 from xzarr3.nodes.documents import _create, create_documents
 from xzarr3.nodes.erase import orphans_of
 from xzarr3.nodes.find import DocumentView, find_format, held_of, read_held
@@ -129,7 +130,10 @@ def make_node(
     made = make_groups_above(store, format, path, look)
     if not create_documents(look, store, format, path, meta):
         raise _there_is_one(store, path)
-    refresh_consolidated(store, format, [*made, path])
+    bare = refresh_consolidated(store, format, [*made, path])
+    if not all(holds_own(format, each) for each in bare):  # Another writer has erased a group above.
+        with suppress(IncompleteWriteError):  # Or replaces it.
+            refresh_consolidated(store, format, [*make_groups_above(store, format, path), path])
 
 
 def _has_no_lease(look: DocumentView, path: str) -> bool:

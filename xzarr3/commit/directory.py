@@ -29,7 +29,7 @@ import msgspec
 from xzarr3.commit.lease import SWAPPING
 from xzarr3.commit.places import is_own
 from xzarr3.commit.staged import NEW, OLD, SWAP, Swap
-from xzarr3.commit.transaction import Transaction, finish_above, nodes_at
+from xzarr3.commit.transaction import Transaction, finish_above
 from xzarr3.errors import StoreError, printable
 from xzarr3.formats import FORMATS, Format
 from xzarr3.formats.base import node_prefix
@@ -105,7 +105,7 @@ class Directory(Transaction):
             self.is_swapping = False
             if self.unchanged is None:
                 raise self.place.taken()
-            finish_above(store, self.new.format, path, nodes_at(store, self.new.format, path))
+            finish_above(store, self.new.format, path)
             raise self.place.changed()
         self.new.follow(store)
         self.is_swapping = False

@@ -29,8 +29,8 @@ from xzarr3.commit.lease import (
 )
 from xzarr3.commit.places import Place, is_own
 from xzarr3.commit.staged import BEGUN, NEW, SWAP, Swap, now
-from xzarr3.commit.transaction import Transaction, finish_above, nodes_at
-from xzarr3.commit.writers import keeps_apart, wait_for_writers
+from xzarr3.commit.transaction import Transaction, finish_above
+from xzarr3.commit.writers import keeps_apart, shared_beside, wait_for_writers
 from xzarr3.errors import IncompleteWriteError, StoreCapabilityError, StoreError, listed
 from xzarr3.formats import Format
 from xzarr3.model.metadata import ArrayMetadata
@@ -152,7 +152,7 @@ class Keys(Transaction):
         if not put_in_place(store, self.new.format, self.top, swap, unchanged=self.unchanged):
             store.erase(f"{self.top}{SWAP}")
             self.is_swapping = False
-            finish_above(store, self.new.format, place.path, nodes_at(store, self.new.format, place.path))
+            finish_above(store, self.new.format, place.path)
             raise place.changed()
         self.new = replace(self.new, documents=swap.encoded())
 
@@ -173,7 +173,9 @@ class Keys(Transaction):
             check_above(store, place.path)
             every = keys_at(store, place.formats, place.path)
             own = (lease.key, *self.kept_leases)
-            wait_for_writers(store, self.new.format, place.path, every, own)
+            beside = shared_beside(store, self.new.format, place.path)
+            if wait_for_writers(store, place.path, [*every, *beside], own):
+                every = keys_at(store, place.formats, place.path)
         except (StoreError, IncompleteWriteError):
             lease.say(place.path, "", "")
             raise

@@ -656,15 +656,22 @@ def check_complete(store: Store, path: str, what: str) -> str:
 
 
 def check_above(store: Store, path: str) -> None:
-    """Raise if a writer is replacing a node above a path in a store of keys, so that nothing can be written.
+    """Raise if a writer is replacing or erasing a node above a path in a store of keys: write nothing then.
 
-    What the writer has staged is there until it has come to its end, or is forgotten.
+    Who erases has nothing staged. What one who replaces has staged is there until it has come to its end, or
+    is forgotten.
     """
     above = path.rpartition("/")[0]
     keys = keys_above(store, above) if path and store.folder is None else []
     for key, said in zip(keys, parallel_map(partial(holder_at, store), keys, store.concurrency), strict=True):
-        is_at_work = said.state and said.is_dead is not True and is_top(said.top)
-        if is_at_work and store.exists(f"{said.top}{BEGUN}"):
+        if said.is_dead is True:
+            continue
+        if said.purpose == "replace" and not said.top:
+            raise IncompleteWriteError(
+                f"cannot write '/{path}' to {store}: a group above it is being erased by {_writer(said)}, as "
+                f"key '{printable(key)}' says; wait until it has ended"
+            )
+        if said.state and is_top(said.top) and store.exists(f"{said.top}{BEGUN}"):
             raise IncompleteWriteError(_incomplete(said, store, key, f"group '/{above}' to write to"))
 
 

@@ -30,8 +30,10 @@ from xzarr3.commit.lease import (
 )
 from xzarr3.commit.places import Place
 from xzarr3.commit.staged import ABANDONED, BEGUN, OLD, age, said_in
-from xzarr3.commit.transaction import format_of, listed_swap, take
+from xzarr3.commit.transaction import finish_above, format_of, listed_swap, take
+from xzarr3.commit.writers import wait_for_writers
 from xzarr3.errors import (
+    ConflictError,
     IncompleteWriteError,
     NodeExistsError,
     NodeNotFoundError,
@@ -42,6 +44,7 @@ from xzarr3.errors import (
 from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
 from xzarr3.nodes.absent import what_is_there
+from xzarr3.nodes.erase import erase_node
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import LocalStore, Store, StoreLike
 from xzarr3.stores.local.files import discard, lock_of, staging_folders
@@ -225,6 +228,25 @@ def alone(store: Store, format: Format, path: str) -> Iterator[str]:
         yield lease.key
     finally:
         lease.release()
+
+
+def erase(store: Store, format: Format, path: str) -> None:
+    """Erase a node, with all nodes below it, unless another writer is at work there or above.
+
+    Raises
+    ------
+    ConflictError
+        If another writer makes, replaces or erases a node within this one, or does not end to write values.
+    IncompleteWriteError, NodeExistsError
+        As :func:`alone`.
+    """
+    with alone(store, format, path) as lease:
+        try:
+            check = partial(wait_for_writers, store, path, own=[lease])
+            erase_node(store, path, format, lease=lease, check=check)
+        except ConflictError:
+            finish_above(store, format, path)
+            raise
 
 
 def format_swapped(store: Store) -> Format | None:

@@ -23,14 +23,14 @@ from xzarr3.commit.create import groups_missing, make_groups_above
 from xzarr3.commit.lease import SWAPPING, Holder, Lease, place_key
 from xzarr3.commit.places import Place
 from xzarr3.commit.staged import SWAP, Swap, is_top
-from xzarr3.errors import StoreError, StorePermissionError, printable
+from xzarr3.errors import ConflictError, StoreError, StorePermissionError, printable
 from xzarr3.formats import Format, documents, parse_format
 from xzarr3.formats.base import Held, fits, node_prefix
 from xzarr3.formats.documents import dated
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
-from xzarr3.nodes.consolidated import refresh_consolidated, write_consolidated
+from xzarr3.nodes.consolidated import holds_copies, refresh_consolidated, write_consolidated
 from xzarr3.nodes.erase import formats_in
-from xzarr3.nodes.find import DocumentView, find_format, held_below, read_metadata
+from xzarr3.nodes.find import DocumentView, find_format, held_below
 from xzarr3.nodes.node import ancestors
 from xzarr3.nodes.seen import date_now, note_date, note_documents, replaced_at
 from xzarr3.stores import Store
@@ -164,6 +164,8 @@ class Transaction(ABC):
     """Whether the old node may have left, so that the swap only goes forward."""
     stay: Container[str] = ()
     """Paths of arrays of which all elements stay what they are, though their documents are replaced."""
+    group_at: float | None = None
+    """When the group was put in its place for which the node is planned; None for any group."""
     kept_leases: Collection[str] = ()
     """Keys of leases within the old node, or beside it, that are of this writer."""
     unchanged: Callable[[str | Mapping[str, Buffer | None]], bool] | None = None
@@ -300,8 +302,20 @@ class Transaction(ABC):
             raise (failed(text, cause) if isinstance(cause, OSError) else type(error)(text)) from error
 
     def check_groups(self) -> None:
-        """Raise if there is an array above the node."""
-        groups_missing(DocumentView(self.target), self.new.format, self.place.path)
+        """Raise if there is an array above the node, or not the group any more for which it is planned."""
+        format, above, look = self.new.format, self.place.path.rpartition("/")[0], DocumentView(self.target)
+        missing = groups_missing(look, format, self.place.path)
+        if self.group_at is None:
+            return
+        key = format.keys(above).defining[-1]
+        is_gone = bool(missing) and not format.implicit_groups
+        is_later = (documents.replaced_at(look.get(key)) or 0) > self.group_at
+        # One with copies tells when any of the nodes was replaced.
+        if is_gone or (is_later and not holds_copies(format, key, look.get(key))):
+            raise ConflictError(
+                f"cannot write '/{self.place.path}' to {self.target}: another writer has replaced or removed "
+                f"'/{above}' since this write was planned; repeat the call"
+            )
 
     def gone(self, how: str = "because another writer has removed them") -> StoreError:
         """The error for staged values that are gone."""
@@ -314,17 +328,12 @@ class Transaction(ABC):
 # Documents above
 
 
-def nodes_at(store: Store, format: Format, path: str) -> dict[str, NodeMetadata]:
-    """The nodes that are at a path and below it now, by path."""
-    meta = read_metadata(store, format, path, consolidated=False, again=True)
-    prefix = node_prefix(path)
-    below = {f"{prefix}{each}": held for each, held in held_below(store, format, path).items()}
-    nodes = {each: format.parse(held, each) for each, held in below.items()}
-    return nodes if meta is None else {path: meta, **nodes}
-
-
 def finish_above(
-    store: Store, format: Format, path: str, nodes: Mapping[str, NodeMetadata], consolidate: bool = False
+    store: Store,
+    format: Format,
+    path: str,
+    nodes: Mapping[str, NodeMetadata] | None = None,
+    consolidate: bool = False,
 ) -> None:
     """Create missing groups above a node, and bring consolidated copies in groups above up to date.
 
@@ -333,19 +342,24 @@ def finish_above(
     store : Store
     format : Format
     path : str
-    nodes : mapping of str to metadata
-        The node and those below it, by path.
+    nodes : mapping of str to metadata, optional
+        The node and those below it, by path, if they were stored just now; by default they are read.
     consolidate : bool
         Rewrite the consolidated metadata of the root.
     """
     if not path:
         return
     made = make_groups_above(store, format, path)
-    metas = {**{each: GroupMetadata(zarr_format=format.zarr_format) for each in made}, **nodes}
+    metas = None
+    if nodes is not None:
+        paths = [*nodes]
+        metas = {**{each: GroupMetadata(zarr_format=format.zarr_format) for each in made}, **nodes}
+    else:
+        paths = [path, *(node_prefix(path) + each for each in held_below(store, format, path))]
     above = [each for each in ancestors(path) if each or not consolidate]
-    refresh_consolidated(store, format, [*made, *nodes], metas, holders=above)
+    refresh_consolidated(store, format, [*made, *paths], metas, holders=above)
     if consolidate:
-        write_consolidated(store, format, "", list(nodes))
+        write_consolidated(store, format, "", paths)
 
 
 # What an ended writer has left
@@ -415,7 +429,7 @@ def _finish(way: type[Transaction], store: Store, key: str, said: Holder) -> str
         done = way.finish(store, format_of(store, swap), said.top, swap)
         there = find_format(store, swap.path)
         if there is not None:
-            finish_above(store, there, swap.path, nodes_at(store, there, swap.path))
+            finish_above(store, there, swap.path)
     _remove_left(way, store, said.top)
     return swap.path if swap is not None and done else None
 

@@ -88,21 +88,31 @@ def writing(store: Store, format: Format, group: str, arrays: Collection[str]) -
             )
 
 
-def wait_for_writers(
-    store: Store, format: Format, path: str, keys: Iterable[str], own: Collection[str]
-) -> None:
+def shared_beside(store: Store, format: Format, path: str) -> list[str]:
+    """The keys of the leases of those who write values in a node and in others of its group."""
+    if not path or not keeps_apart(store):
+        return []
+    return [*filter(_is_shared, store.list_dir(_prefix(format, path.rpartition("/")[0]))[0])]
+
+
+def wait_for_writers(store: Store, path: str, keys: Iterable[str], own: Collection[str]) -> bool:
     """Wait until nobody writes values in a node any more; who begins now has seen that it is being replaced.
 
     Parameters
     ----------
     store : Store
-    format : Format
     path : str
         Path of the node.
     keys : iterable of str
-        The keys of the node and of all nodes below it, listed since the caller has said that it replaces it.
+        The keys of the node and of all nodes below it, listed since the caller has said that it replaces it,
+        and those that :func:`shared_beside` tells.
     own : collection of str
         Keys of leases of the caller.
+
+    Returns
+    -------
+    bool
+        Whether there were any writers, so that the keys may be others now.
 
     Raises
     ------
@@ -111,11 +121,8 @@ def wait_for_writers(
         makes, replaces or erases a node within this one.
     """
     until = time.monotonic() + store.traits.conflict_deadline
-    leases = set(filter(is_lease, keys))
-    if path and keeps_apart(store):  # those of writers of the array itself lie beside it
-        beside = store.list_dir(_prefix(format, path.rpartition("/")[0]))[0]
-        leases.update(filter(_is_shared, beside))
-    for key in sorted(leases.difference(own)):
+    leases = set(filter(is_lease, keys)).difference(own)
+    for key in sorted(leases):
         is_shared = _is_shared(key)
         if _writes_in(path, store, key) if is_shared else holder_at(store, key).purpose == "replace":
             lease = Lease(store, key, "replace")
@@ -123,6 +130,7 @@ def wait_for_writers(
                 doing = "writing values in" if is_shared else "writing or erasing a node within"
                 raise contended(key, store, f"another writer kept {doing} '/{path}'")
             lease.release()
+    return bool(leases)
 
 
 def _prefix(format: Format, group: str) -> str:

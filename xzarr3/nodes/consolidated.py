@@ -39,7 +39,7 @@ def refresh_consolidated(
     holders: Iterable[str] | None = None,
     besides: Container[str] = (),
     before: Before | None = None,
-) -> None:
+) -> list[str]:
     """Bring consolidated copies up to date, in the nodes themselves and in the groups above.
 
     Nodes are read after the version of the document that holds their copies. So of several simultaneous
@@ -60,10 +60,15 @@ def refresh_consolidated(
         Groups whose copies are up to date already.
     before : Before, optional
         The document of the root with copies, as read before the nodes changed.
+
+    Returns
+    -------
+    list of str
+        The groups that have no document which could hold copies.
     """
     if holders is None:
         above = [place for path in paths for place in ancestors(path)]
-        holders = [*above, *(path for path in paths if metas is None and _holds_own(format, path))]
+        holders = [*above, *(path for path in paths if metas is None and holds_own(format, path))]
     holders = [
         each for each in dict.fromkeys(holders) if format.keys(each).consolidated and each not in besides
     ]
@@ -81,6 +86,17 @@ def refresh_consolidated(
             for path in below
         ):
             update(store, key, partial(_refreshed, store, format, holder, key, below, metas, None))
+    return [holder for holder, document in zip(holders, found, strict=True) if document is None]
+
+
+def holds_copies(format: Format, key: str, value: Buffer | None) -> bool:
+    """Whether a document holds copies of nodes below; not if it is absent or cannot be read."""
+    try:
+        document = None if value is None else documents.decode(value, "", key)
+    except MetadataError:
+        return False
+    any_group = GroupMetadata(zarr_format=format.zarr_format)
+    return document is not None and format.update_consolidated(document, "any", any_group) is not None
 
 
 def check_consolidates(store: Store) -> None:
@@ -177,7 +193,7 @@ def _group_with(
     return [*(cast("GroupMetadata", before).consolidated or ())], metadata
 
 
-def _holds_own(format: Format, path: str) -> bool:
+def holds_own(format: Format, path: str) -> bool:
     """Whether the format keeps consolidated copies in a document that does not define the node."""
     key = format.keys(path).consolidated
     return key is not None and key not in format.keys(path).defining

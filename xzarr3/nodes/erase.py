@@ -6,7 +6,7 @@ Does not read the values of chunks.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from xzarr3.errors import MetadataError
 from xzarr3.formats import Format
@@ -34,34 +34,36 @@ def owns(meta: ArrayMetadata, key: str) -> bool:
     )
 
 
-def erase_node(store: Store, path: str, format: Format, *, lease: str = "") -> bool:
-    """Erase an array, or a group with all nodes below it; returns whether anything was there.
+def erase_node(
+    store: Store,
+    path: str,
+    format: Format,
+    *,
+    lease: str = "",
+    check: Callable[[set[str]], bool] = lambda keys: False,
+) -> None:
+    """Erase an array, or a group with all nodes below it.
 
     All keys below it are erased, also those that are no part of a Zarr hierarchy, but for the key of the
-    caller's ``lease``.
+    caller's ``lease``. In a store of keys, ``check`` gets them first. It raises if the node must stay, and
+    tells whether there may be other keys by then.
     """
     formats = formats_in(store, path, format)
     for each in formats:  # first, so that no consolidated copy outlives its document
         drop_from_consolidated(store, each, path)
-    was_there = _erase_keys(store, path, formats, lease)
-    for each in formats:  # other writers may have copied the node again before it was gone
-        refresh_consolidated(store, each, [path])
-    return was_there
-
-
-def _erase_keys(store: Store, path: str, formats: Sequence[Format], lease: str) -> bool:
     # documents go first: after a crash, the remaining keys are no node
     if store.folder is None:
-        found = keys_at(store, formats, path) - {lease}
-        erase_stages(store, leaving_stages(formats, path, found))
-        return bool(found)
-    documents = {key for each in formats for key in each.keys(path).documents}
-    is_there = any(map(store.exists, documents))
-    erase_stages(store, leaving_stages(formats, path, documents))
-    for prefix in dict.fromkeys(prefix for each in formats for prefix in each.keys(path).prefixes):
-        is_there = is_there or any(store.list_dir(prefix))
-        store.erase_prefix(prefix)
-    return is_there
+        found = keys_at(store, formats, path)
+        if check(found):
+            found = keys_at(store, formats, path)
+        erase_stages(store, leaving_stages(formats, path, found - {lease}))
+    else:
+        documents = {key for each in formats for key in each.keys(path).documents}
+        erase_stages(store, leaving_stages(formats, path, documents))
+        for prefix in dict.fromkeys(prefix for each in formats for prefix in each.keys(path).prefixes):
+            store.erase_prefix(prefix)
+    for each in formats:  # other writers may have copied the node again before it was gone
+        refresh_consolidated(store, each, [path])
 
 
 def erase_stages(store: Store, stages: Iterable[Sequence[str]]) -> None:

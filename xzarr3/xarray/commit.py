@@ -30,7 +30,6 @@ from xzarr3.errors import (
     ArgumentError,
     ChangedError,
     ConflictError,
-    MetadataError,
     NodeExistsError,
     OutcomeUnknownError,
     listed,
@@ -41,7 +40,7 @@ from xzarr3.formats.base import node_prefix
 from xzarr3.groups import Group
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import freshness, seen
-from xzarr3.nodes.consolidated import copies_to_follow, nodes_now, refresh_consolidated
+from xzarr3.nodes.consolidated import copies_to_follow, holds_copies, nodes_now, refresh_consolidated
 from xzarr3.nodes.documents import Before, change_document
 from xzarr3.nodes.find import children, depth_first, find_node, read_held
 from xzarr3.parallel import parallel_map
@@ -120,6 +119,8 @@ class Commit:
                 raise
             self._place(path, nodes, [array], overwrite=True)
             self._left.append(self._transactions[-1])
+        if self.plan.group is not None:
+            self._transactions[-1].group_at = self.plan.group._placed_at
 
     def _place(
         self,
@@ -264,8 +265,10 @@ class Commit:
         before = None if self.plan.group is None else Before.of_root(self.store, self.format)
         if not self._append.shapes_come_first:
             self._grow(before)
-        self._append.release()
-        self._follow(before)
+        try:
+            self._follow(before)
+        finally:
+            self._append.release()
 
     def _grow(self, before: Before | None) -> None:
         """Store the new shapes of the arrays that grow, all together."""
@@ -310,6 +313,11 @@ class Commit:
         self, names: Sequence[str], attributes: dict[str, Any], before: Before | None, found: NodeMetadata
     ) -> NodeMetadata:
         """A group with new attributes, and with the copies of ``names`` updated that it holds."""
+        if self._is_of_another(found):
+            raise ChangedError(
+                f"another writer has replaced '/{self.path}' in {self.store} during this write, which has "
+                "not set its attributes; open it again to see which values it has"
+            )
         changed = replace(found, attributes=attributes)
         if not isinstance(changed, GroupMetadata) or changed.consolidated is None:
             return changed
@@ -321,16 +329,22 @@ class Commit:
         ordered = dict.fromkeys([*depth_first(held), *held])
         return replace(changed, consolidated={relative: held[relative] for relative in ordered})
 
+    def _is_of_another(self, found: NodeMetadata) -> bool:
+        """Whether the group has been replaced since the plan was made.
+
+        The document with copies tells when any of the nodes was replaced, so that only leases tell.
+        """
+        group = cast("Group", self.plan.group)
+        known = [group._placed_at or 0, *(each.array._opened_at for each in self.plan.changes)]
+        if (seen.placed_at(self.store, group._key, found) or 0) <= max(known):
+            return False
+        if self._append.lengths:
+            return not self._append.holds()
+        return cast("GroupMetadata", found).consolidated is None
+
     def _has_copies(self, root: Before | None) -> bool:
         """Whether the document of the root holds copies of all nodes."""
-        if root is None or root.value is None:
-            return False
-        try:
-            document = documents.decode(root.value, "", root.key)
-        except MetadataError:
-            return False
-        any_group = GroupMetadata(zarr_format=self.format.zarr_format)
-        return self.format.update_consolidated(document, "any", any_group) is not None
+        return root is not None and holds_copies(self.format, root.key, root.value)
 
     def discard(self, error: BaseException) -> None:
         """Remove what was written before ``error`` and is not finished; what can be resumed stays."""
