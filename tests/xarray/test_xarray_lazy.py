@@ -420,6 +420,29 @@ def test_missing_dates_are_not_the_date_of_the_units(
         xzarr3.to_zarr(found)
 
 
+@pytest.mark.filterwarnings("ignore::xarray.conventions.SerializationWarning")
+@pytest.mark.parametrize("chunks", [None, {}], ids=str)
+@pytest.mark.parametrize("dtype", ["f4", "i4", "i8"])
+@pytest.mark.parametrize("calendar", ["noleap", "360_day", "standard"])
+@pytest.mark.parametrize("stored", [[-9, 5], [5, -9], [[-9, 5], [6, -9]], [-9, -9], -9, []], ids=str)
+def test_the_first_and_the_last_date_may_be_missing(
+    stored: Any, calendar: str, dtype: str, chunks: Any
+) -> None:
+    attributes = {"units": "days since 2000-01-01", "calendar": calendar, "_FillValue": -9}
+    data = np.array(stored, dtype)
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), "v", data=data, dimension_names="xy"[: data.ndim], attributes=attributes
+    )
+    plain = xr.coders.CFDatetimeCoder(use_cftime=None)
+    for options in ({}, {"decode_times": {"other": True}}, {"decode_times": plain}):
+        found = ours(array.store, chunks=chunks, **options)["v"]
+        assert found.dtype == found.values.dtype == ("M8[ns]" if calendar == "standard" else object)
+        assert np.array_equal(found.isnull(), data == -9)
+        dates = cftime.num2date(data[data != -9], attributes["units"], calendar)
+        assert [str(date)[:10] for date in found.values[data != -9]] == [str(date)[:10] for date in dates]
+    assert found.encoding["units"] == attributes["units"]
+
+
 @pytest.mark.parametrize("chunks", [None, {}], ids=str)
 def test_widened_time_differences_are_read(chunks: Any) -> None:
     store = xzarr3.to_zarr(xr.Dataset({"v": ("d", np.array([1, 2], "m8[s]"))})).store

@@ -44,7 +44,7 @@ from xzarr3.xarray import chunked, unreadable
 from xzarr3.xarray.absent import hold_nullable
 from xzarr3.xarray.joining import open_joined
 from xzarr3.xarray.lazy import LazyArray, read_ahead
-from xzarr3.xarray.missing_dates import announce_resolution, keep_missing
+from xzarr3.xarray.missing_dates import announce_resolution, date_coders, keep_missing
 from xzarr3.xarray.unpack import unpack_when_read
 from xzarr3.xarray.variables import (
     UNNAMED,
@@ -332,6 +332,8 @@ def _dataset(store: Xzarr3DataStore, variables: dict[Any, Variable], attributes:
     # Without attributes the others are not decoded, but may be coordinates.
     bare = {name: Variable(var.dims, var._data, fastpath=True) for name, var in others.items()}
     decoders = store.asked.decoders
+    if decoders["use_cftime"] is None:
+        decoders["decode_times"] = date_coders(decoders["decode_times"], variables)
     decoded, attrs, names = conventions.decode_cf_variables({**variables, **bare}, attributes, **decoders)
     if store.asked.nullable:
         decoded = {**decoded, **hold_nullable(decoded)}

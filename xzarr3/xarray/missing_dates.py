@@ -6,17 +6,73 @@ one, and it refuses the integer that marks one. Here only the numbers that are d
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 from xarray import Variable
-from xarray.coding import times
+from xarray.coding import common, times
 
 from xzarr3._types import AnyArray
 from xzarr3.xarray.exact import RESOLUTIONS
 from xzarr3.xarray.unpack import Decoded
+from xzarr3.xarray.variables import are_times, bounds_of
+
+
+class DateCoder(times.CFDatetimeCoder):
+    """Decodes dates of which the first or the last may be missing, or of which there are none.
+
+    xarray decodes these two to tell the dtype, and for most calendars it can do so only if they are dates.
+    """
+
+    def decode(self, variable: Variable, name: Any = None) -> Variable:
+        try:
+            return super().decode(variable, name)
+        except ValueError:
+            places = [(at,) * variable.ndim for at in (0, -1)] if variable.size else []
+            ends = np.array([variable[place].values for place in places], variable.dtype)
+            there = _are_dates(ends)
+            if places and there.all():
+                raise
+        # Without a date, that from which times are counted tells the dtype.
+        known = ends[there] if there.any() else np.zeros(1, ends.dtype)
+        dtype = super().decode(Variable("ends", known, variable.attrs), name).dtype
+        dims, data, attributes, encoding = common.unpack_for_decoding(variable)
+        options: dict[str, Any] = {"use_cftime": self.use_cftime, "time_unit": self.time_unit}
+        for key in ("units", "calendar"):
+            options[key] = common.pop_to(attributes, encoding, key)
+        decode = partial(times.decode_cf_datetime, **options)
+        return Variable(
+            dims, common.lazy_elemwise_func(data, decode, dtype), attributes, encoding, fastpath=True
+        )
+
+
+def date_coders(decode_times: Any, stored: Mapping[Any, Variable]) -> Any:
+    """What ``decode_times`` asks for, by name of the variables, with :class:`DateCoder` for dates.
+
+    Other variables keep what is asked for, since it tells xarray how to decode differences of times, too.
+    """
+    if decode_times is None or decode_times is False:
+        return decode_times
+    dates = {name for name, each in stored.items() if are_times(each.attrs)}
+    dates.update(map(bounds_of, stored.values()))
+    asked = decode_times if isinstance(decode_times, Mapping) else dict.fromkeys(stored, decode_times)
+    return {name: _date_coder(asked.get(name, True), name in dates) for name in stored}
+
+
+def _date_coder(asked: Any, is_date: bool) -> Any:
+    if is_date and asked is True:
+        return DateCoder()
+    if is_date and type(asked) is times.CFDatetimeCoder:
+        return DateCoder(asked.use_cftime, asked.time_unit)
+    return asked
+
+
+def _are_dates(numbers: AnyArray) -> AnyArray:
+    """Which numbers are dates, and not the marks that xarray makes of missing ones."""
+    # numpy 2.2.0 ends the process where it compares parts of smaller integers with a number beyond them.
+    return ~np.isnan(numbers) if numbers.dtype.kind == "f" else numbers != np.int64(np.iinfo("i8").min)
 
 
 def keep_missing(variable: Variable) -> None:
@@ -46,8 +102,7 @@ def decoded_dates(
 
     ``dtype`` is the one that they have if none of them is a date; ``decode`` may need one to tell.
     """
-    # numpy 2.2.0 ends the process where it compares parts of smaller integers with a number beyond them.
-    there = ~np.isnan(numbers) if numbers.dtype.kind == "f" else numbers != np.int64(np.iinfo("i8").min)
+    there = _are_dates(numbers)
     if there.all() and numbers.size:
         return decode(numbers)
     dates = decode(numbers[there]) if there.any() else np.empty(0, dtype)
