@@ -106,6 +106,40 @@ def test_blocks_without_a_date_in_dask_arrays(kind: str) -> None:
     np.testing.assert_array_equal(open_dataset(store)["when"].values, [*values, *values])
 
 
+@pytest.mark.parametrize("is_lazy", [False, True])
+@pytest.mark.parametrize("kind", ["M8[s]", "m8[s]"])
+def test_times_are_added_to_those_of_such_a_data_type(kind: str, is_lazy: bool) -> None:
+    array = xzarr3.create_array(MemoryStore(), "when", data=np.arange(3).astype(kind), dimension_names=["x"])
+    for values in (np.array([5, 6], kind), np.array([1], kind.replace("s", "h")), np.array(["NaT"], kind)):
+        more = xr.Dataset({"when": ("x", values)})
+        to_zarr(more.chunk() if is_lazy else more, array.store, append_dim="x")
+    expected = np.array([0, 1, 2, 5, 6, 3600, "NaT"], kind)
+    np.testing.assert_array_equal(open_dataset(array.store)["when"].values, expected, strict=True)
+    fine = xr.Dataset({"when": ("x", np.array([1500], kind.replace("s", "ms")))})
+    refused(array.store, fine, "whole numbers of 1 's'", append_dim="x")
+
+
+def test_time_differences_of_such_a_data_type_are_written_again() -> None:
+    lengths = xr.Dataset({"v": ("x", np.array([1, 2], "m8[s]"))})
+    store = stored(lengths, v={"dtype": "timedelta64[s]"})
+    assert xzarr3.open_array(store, "v").dtype == "m8[s]"
+    again = open_dataset(store)
+    to_zarr(again, store, append_dim="x", widen_units=True)
+    for found in (open_dataset(store), open_dataset(to_zarr(open_dataset(store)).store)):
+        np.testing.assert_array_equal(found["v"].values, np.array([1, 2, 1, 2], "m8[s]"), strict=True)
+
+
+@pytest.mark.parametrize("values", [[], [1.5], [1, 2]], ids=str)
+@pytest.mark.parametrize("more", [["a", "b"], ["1", "2"], [b"a", None]], ids=str)
+def test_text_is_not_added_to_numbers(values: list[Any], more: list[Any]) -> None:
+    """An empty variable of objects is stored as numbers, as xarray does it."""
+    store = stored(xr.Dataset({"v": ("x", np.array(values, None if values else object))}))
+    match = (
+        r"Mismatched dtypes for variable v .*it has text|'v' has an object at index \(0,\) of block \(0,\)"
+    )
+    refused(store, xr.Dataset({"v": ("x", np.array(more, object))}), match, append_dim="x")
+
+
 UNSAYABLE: list[tuple[str, Any, str]] = [
     ("packed", [10.5, 5000.0], r"'packed'(.|\n)*-3266.8"),
     ("packed", [10.5, np.nan], r"missing value cannot be stored(.|\n)*_FillValue"),

@@ -94,9 +94,15 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact
     conventions.ensure_not_multiindex(variable, name=name)
     if is_nullable(variable.dtype):
         return _nullable(variable, name, explicit)
-    given = _marked(_as_objects(_checked(variable, name)), name, explicit)
+    given = _without_stored_resolution(_checked(variable, name))
+    given = _marked(_as_objects(given), name, explicit)
     if given.dtype.kind == "O" and " since " in str(given.encoding.get("units")):
         given = given.copy(deep=False, data=_mapped(partial(_no_date_missing, name), object, given))
+    elif given.dtype.kind == "O" and is_lazy(given.data):
+        stored = np.dtype(given.encoding.get("dtype", object))
+        if stored.kind in "biufc":
+            check = partial(_as_numbers, name, stored)
+            given = given.copy(deep=False, data=_mapped(check, object, given))
     if given.dtype.kind in "mM" and not given.dtype.isnative:  # Else pandas takes other values for NaT.
         given = given.astype(given.dtype.newbyteorder("="))
     is_number = given.dtype.kind in "biufc"
@@ -187,6 +193,15 @@ def _marks_nan_and_other(encoding: Mapping[Any, Any]) -> bool:
     return is_nan and isinstance(other, (int, float, np.number)) and not pd.isnull(other)
 
 
+def _without_stored_resolution(variable: Variable) -> Variable:
+    """``variable`` without the attributes that xarray writes beside stored ``timedelta64``, and sets anew."""
+    if variable.dtype.kind != "m" or not str(variable.attrs.get("dtype", "")).startswith("timedelta64"):
+        return variable
+    variable = variable.copy(deep=False)
+    variable.attrs = {key: each for key, each in variable.attrs.items() if key not in ("dtype", "units")}
+    return variable
+
+
 def _as_fine_as_its_units(variable: Variable) -> Variable:
     """``variable`` with times as fine as its units; otherwise xarray would divide by zero."""
     unit = RESOLUTIONS.get(unit_of(variable.encoding.get("units")).removesuffix("s"))
@@ -273,6 +288,22 @@ def _no_date_missing(name: str, values: AnyArray, block_id: tuple[int, ...] | No
             f"variable {name!r} has a missing date{_place(int(missing[0]), values.shape, block_id)}, which "
             "would be read as the date of its units, since its dates are those of cftime",
             accepted="no missing dates, as after .dropna(), or numbers, as decode_times=False gives them",
+        )
+    return values
+
+
+def _as_numbers(
+    name: str, stored: np.dtype[Any], values: AnyArray, block_id: tuple[int, ...] | None = None
+) -> AnyArray:
+    """Objects of a block, if they can be stored as numbers: xarray's errors would not say whose they are."""
+    refused = (str, bytes) if stored.kind in "fc" else object
+    wrong = [at for at, item in enumerate(values.flat) if isinstance(item, refused)]
+    if wrong:
+        place = _place(wrong[0], values.shape, block_id)
+        raise DataTypeValidationError(
+            f"variable {name!r} has an object{place}, which cannot be stored as {stored}",
+            found=values.flat[wrong[0]],
+            accepted="numbers, as .astype() makes them",
         )
     return values
 

@@ -242,6 +242,8 @@ def _recoded(variable: Variable, name: str, array: Array, stored: Variable, unit
     kind = _checked_kind(variable, name, array, stored)
     if array.is_optional and array.dtype.kind == "T" and set(PACKING).isdisjoint(stored.encoding):
         return variable  # Missing text has no value there.
+    if array.dtype.kind in "mM" and variable.dtype.kind == array.dtype.kind:
+        return variable  # The data type has the units.
     is_time = kind == _LENGTHS or kind.startswith(_DATES)
     encoding = dict(stored.encoding)
     if units is not None:
@@ -313,6 +315,7 @@ def _checked_kind(variable: Variable, name: str, array: Array, stored: Variable)
     units = variable.attrs.get("units", variable.encoding.get("units"))
     is_raw = here == "numbers" and units is not None and units == stored.encoding.get("units")
     objects = variable.dtype.kind == "O" and here == "text"
+    objects = objects and not (array.dtype.kind in "biufc" and _holds_text(variable))
     if variable.size and here != there and not is_raw and not objects:
         raise ArgumentError(
             f"Mismatched dtypes for variable {name} between Zarr store on disk and dataset to append: it has "
@@ -332,6 +335,12 @@ def _checked_kind(variable: Variable, name: str, array: Array, stored: Variable)
                 f"convert them, or correct .attrs[{key!r}]"
             )
     return here
+
+
+def _holds_text(variable: Variable) -> bool:
+    """Whether there is text among objects, which xarray would convert to numbers; unknown of dask arrays."""
+    items = () if is_lazy(variable.data) else np.asarray(variable.data).flat
+    return any(isinstance(item, (str, bytes)) for item in items)
 
 
 def finer(one: str | None, other: str) -> str:
