@@ -129,9 +129,13 @@ class ReadableArray(Named, ABC):
         *,
         out: AnyArray | None = None,
         threads: int | None = None,
+        plan: ReadPlan | None = None,
     ) -> AnyArray:
-        """Read a selection that has been worked out; see :meth:`get`."""
-        plan = self.plan_selected(selection)
+        """Read a selection that has been worked out; see :meth:`get`.
+
+        ``plan`` is that of the same selection of an array with the same metadata, if there is one.
+        """
+        plan = self.plan_selected(selection) if plan is None else plan
         if out is not None:
             self._check_out(out, plan.shape, fields)
         if self.is_optional:

@@ -27,7 +27,9 @@ _MAX_DEPTH = 200  # Levels of objects and arrays in values from users.
 _MARK = 40  # Bits
 _TIME = 56  # Bits
 _BLANK = b" \t\r\n"
+_BITS = bytes.maketrans(b" \t", b"01")
 _MARKED = re.compile(rb"\n(?:[ \t]{%d}|[ \t]{%d})(?![ \t])" % (_MARK, _TIME))
+_DATED = re.compile(rb"\n([ \t]{%d})\Z" % _TIME)
 MAX_NESTING = 256
 """Most levels of objects and arrays in a document. Larger than the limit for values from users, because
 consolidated metadata add levels."""
@@ -224,8 +226,9 @@ def redated(stored: Buffer, at: float) -> bytes:
 
 def replaced_at(stored: Buffer | None) -> float | None:
     """When a node was replaced, by its document; None if it never was."""
-    times = [each[1:] for each in _marks(stored) if len(each) == 1 + _TIME]
-    return int(times[-1].translate(bytes.maketrans(b" \t", b"01")), 2) / 1e6 if times else None
+    last = None if stored is None else _DATED.search(stored, len(stored) - _TIME - 1)
+    times = [each[1:] for each in _marks(stored) if len(each) == 1 + _TIME] if last is None else [last[1]]
+    return int(times[-1].translate(_BITS), 2) / 1e6 if times else None
 
 
 def mark_of(stored: Buffer | None, *, newest: float | None = None) -> bytes:

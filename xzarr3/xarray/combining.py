@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from xzarr3._types import AnyArray
 from xzarr3.errors import ArgumentError, did_you_mean, listed
+from xzarr3.io.plan import ReadPlan
 from xzarr3.io.selection import basic_selection
 from xzarr3.joined.array import JoinedArray, joined
 from xzarr3.joined.document import Recipe, with_places
@@ -39,9 +40,18 @@ class Values:
 
     def read(self, arrays: Sequence[Any]) -> list[AnyArray]:
         """The values of arrays, as they are stored. Those that were kept are not read again."""
+        plans: dict[Any, ReadPlan] = {}  # Arrays of one variable mostly have the same metadata.
+
+        def whole(array: Any) -> AnyArray:
+            kind = id(array.metadata), type(array.store)
+            if kind not in plans:
+                plans[kind] = array.plan_selected(basic_selection((), array.shape))
+            values: AnyArray = array.read_selected(plans[kind].selection, plan=plans[kind])
+            return values
+
         left = [array for array in arrays if array not in self._kept]
         at_once = max((array.waiting for array in left), default=1)
-        found = iter(parallel_map(_whole, left, min(at_once, AT_ONCE)))
+        found = iter(parallel_map(whole, left, min(at_once, AT_ONCE)))
         return [self._kept[array] if array in self._kept else next(found) for array in arrays]
 
     def keep(self, arrays: Sequence[Any]) -> list[AnyArray]:
@@ -57,14 +67,6 @@ class Values:
         values = np.stack(parts) if array.joint.is_new else np.concatenate(parts)
         self._kept[array] = values.astype(array.dtype, copy=False)
         return self._kept[array]
-
-
-_everything = lru_cache(64)(partial(basic_selection, ()))  # Arrays of one variable mostly have one shape.
-
-
-def _whole(array: Any) -> AnyArray:
-    values: AnyArray = array.read_selected(_everything(array.shape))
-    return values
 
 
 def _comparable(arrays: Sequence[Any], values: Sequence[AnyArray]) -> list[AnyArray]:
