@@ -188,7 +188,8 @@ def fetcher(store: Store, path: str) -> Fetch:
 
 def read_held(store: Store, format: Format, path: str, *, consolidated: bool = True) -> Held | None:
     """The documents of a node, or None if it has none."""
-    return fetched(format, path, fetcher(store, path), consolidated=consolidated)
+    keys = format.keys(path).to_read(consolidated=consolidated)
+    return held_of(format, path, dict(zip(keys, document_values(store, keys), strict=True)))
 
 
 def read_metadata(
