@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents
+from _graphs import calls_of
 from _waiting import Count, WaitingStore
 
 import xzarr3
@@ -506,3 +507,15 @@ def test_a_document_that_came_by_a_url_names_nothing_on_this_machine(http_server
         (folder / "bad.json").write_text(json.dumps(document))
         with pytest.raises(MetadataError, match="only stores below it, or URLs of the same kind"):
             xzarr3.open(f"{url}/bad.json")
+
+
+def test_what_opening_one_more_store_takes(tmp_path: Path) -> None:
+    """Documents that are equal in all stores are parsed once, and labels are read by one plan."""
+    days = [xr.Dataset({"v": ("t", [1.5])}, {"t": [at], "x": range(4)}) for at in range(30)]
+    paths = paths_of(days, tmp_path)
+
+    def calls(number: int) -> int:
+        return calls_of(lambda: xzarr3.open_mfdataset(paths[:number], concat_dim="t", chunks=None))
+
+    each = (calls(30) - calls(10)) / 20
+    assert each < 880, each
