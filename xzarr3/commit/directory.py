@@ -90,9 +90,8 @@ class Directory(Transaction):
         swap = Swap(path, self.new.format.zarr_format, [away], come, {}, self.overwrite)
         with self.noting():
             store.set(f"{self.top}{SWAP}", swap.text())
-            if (
-                self.lease is not None and not self.lease.said.state
-            ):  # without a plan it says so from the start
+            # Without a plan it says so from the start.
+            if self.lease is not None and not self.lease.said.state:
                 self.lease.say(path, SWAPPING, self.top)
         self.is_swapping = True
         for each in self.place.formats:  # first, so that no consolidated copy outlives its document

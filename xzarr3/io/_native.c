@@ -444,7 +444,7 @@ static int has_few_blocks(const Thread *thread, const char *source, i64 size, Sp
     if (blosc_size(source, size) != chunk->nbytes || source[2] & 2 || !source[3]) return 0; /* 2: they are not encoded. */
     i64 block = load32(source + 8), number = block ? (chunk->nbytes - 1) / block + 1 : 0, index = 16 + 4 * number;
     i64 from = block ? span->first / block : 0, to = block ? (span->first + span->extent - 1) / block + 1 : 0;
-    if (to - from >= number || index > size || index > FIRST) return 0;
+    if (to - from >= number || index > size || index > FIRST || block % (unsigned char)source[3]) return 0;
     span->low = span->high = load32(source + 16 + 4 * from);
     for (i64 at = from + 1; at <= to; at++) {
         i64 end = at < number ? load32(source + 16 + 4 * at) : size;
