@@ -128,6 +128,8 @@ class Array(ReadableArray, Node):
 
     def __getattr__(self, name: str) -> NoReturn:
         hint = "" if name.startswith("_") else absent_name("Array", name)
+        if not hint and not name.startswith("_") and hasattr(np.ndarray, name):
+            hint = f"; read it first, as in array[...].{name}"
         raise AttributeError(f"'Array' object has no attribute {name!r}{hint}", name=name, obj=self)
 
     @cached_property

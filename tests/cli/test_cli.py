@@ -110,7 +110,7 @@ ERRORS = [
     ("copy ocean.zarr r.zarr --filter {", 2, "not a codec", "copy --help"),
     ("copy a b --chunks 1 --advice", 2, "not both", "copy --help"),
     ("copy a b --access map", 2, "--advice", "copy --help"),
-    ("copy v2.zarr r.zarr --chunks x=3", 1, "no copied array", "check STORE"),
+    ("copy v2.zarr r.zarr --chunks x=3", 1, "no copied array", "--help shows"),
     ("no-such-command", 2, "no-such-command", "xzarr3 --help"),
     ("tre", 2, "tre", "xzarr3 --help"),
     ("info", 2, "STORE", "xzarr3 info --help"),

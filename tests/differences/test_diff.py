@@ -339,6 +339,8 @@ def test_differences_are_exact() -> None:
         assert xzarr3.diff(_data([one], "i8"), _data([other], "i8")).values[0].largest == largest
     fields = (_data([(value,)], [("a", "f8")]) for value in (0.1234567891, 0.1234567892))
     assert xzarr3.diff(*fields).values[0].first == (((0,), "{'a': 0.1234567891}", "{'a': 0.1234567892}"),)
+    numbers = (xzarr3.array(each).store for each in ([1.0, np.inf], [np.nan, 1.0]))
+    assert xzarr3.diff(*numbers).values[0].first == (((0,), 1.0, "NaN"), ((1,), "Infinity", 1.0))
 
 
 def test_memory_is_bounded_by_the_option(tmp_path: Path) -> None:

@@ -290,6 +290,7 @@ MISTAKES: list[tuple[Callable[[Any], Any], type[Exception], str, str]] = [
     (lambda t: t.array[10], Selection, "10 is out of bounds", "-10 to 9"),
     (lambda t: t.array.oindex[[0, 11]], Selection, "11 is out", "-10 to 9"),
     (lambda t: t.array[1.5], Selection, "float", "integers"),
+    (lambda t: t.array.mean(), AttributeError, "'mean'", "read it first, as in array[...].mean"),
     (lambda t: t.array["x"], Selection, "str", "slices"),
     (lambda t: t.array[::0], Selection, "zero", "slice(None, None, 0)"),
     (lambda t: t.array.vindex[[0, 1], [1, 2, 3]], Selection, "(3,)", ".oindex"),

@@ -33,7 +33,7 @@ _HINTS: tuple[tuple[type[Xzarr3Error], str], ...] = (
     ),
     (errors.NodeExistsError, "--overwrite replaces what is there; --resume goes on with an interrupted copy"),
     (errors.NodeTypeError, "xzarr3 tree STORE shows which nodes are arrays"),
-    (errors.SelectionError, "write it as between the brackets in Python, in quotes: '0, 10:20, ...'"),
+    (errors.SelectionError, "a selection is given as between the brackets in Python, in quotes: '0, 10:20'"),
     (errors.ChunkError, "xzarr3 check STORE PATH --decode all names every damaged chunk"),
     (errors.UnknownExtensionError, "xzarr3.show_versions() shows which packages with codecs are installed"),
     (errors.MetadataError, "xzarr3 check STORE tells what is wrong with its documents"),
@@ -51,6 +51,8 @@ EXPECTED = (Xzarr3Error, OSError, ValueError, TypeError, ImportError, MemoryErro
 
 def hint_for(error: BaseException) -> str:
     """What to try after an error."""
+    if isinstance(error, errors.MetadataError) and error.path is None:  # It is about an argument.
+        return "--help shows what the options accept"
     return next(
         (hint for kind, hint in _HINTS if isinstance(error, kind)), "--debug shows where it was raised"
     )

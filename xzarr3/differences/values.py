@@ -192,9 +192,9 @@ def _compare_piece(one: AnyArray, other: AnyArray, first: int) -> ValueDifferenc
 def shown(value: Any) -> Any:
     """An element as JSON has it, or as text."""
     plain = element(value)
-    if isinstance(plain, float):
-        return plain if math.isfinite(plain) else str(plain)
-    return plain if isinstance(plain, bool | int | str | None) else str(plain)
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(plain)]
+    return plain if isinstance(plain, bool | int | float | str | None) else str(plain)
 
 
 def _largest(one: AnyArray, other: AnyArray) -> float | None:
