@@ -80,7 +80,8 @@ class Directory(Transaction):
         if not self.overwrite and self.place.is_occupied():
             raise self.place.taken()
         try:
-            away, come = self._units()
+            leaving, coming = self._units()
+            away, come = self._ordered(store.root, leaving), self._ordered(self._new, coming)[::-1]
         except OSError as error:
             raise failed(f"cannot replace '/{path}' in {store}", error) from error
         if not self._is_kept():  # looked at only now: it may have been removed while it was listed
@@ -140,8 +141,8 @@ class Directory(Transaction):
         lease = self.place.lease(top=self.top, state=SWAPPING)
         self._take(lease, time.monotonic() + self.target.traits.conflict_deadline)
 
-    def _units(self, paths: Iterable[str] = ()) -> tuple[list[str], list[str]]:
-        """The units that leave and those that come, each in order; raises if something is in the way.
+    def _units(self, paths: Iterable[str] = ()) -> tuple[set[str], set[str]]:
+        """The units that may leave and those that may come; raises if something is in the way.
 
         Parameters
         ----------
@@ -167,16 +168,15 @@ class Directory(Transaction):
             away |= leaving
             come |= coming
         outside = {key for key in place.documents if not key.startswith(place.prefixes)}
-        return (
-            self._ordered(each for each in away | outside if os.path.lexists(os.path.join(store.root, each))),
-            self._ordered(each for each in come | outside if os.path.lexists(os.path.join(self._new, each)))[
-                ::-1
-            ],
-        )
+        return away | outside, come | outside
 
-    def _ordered(self, units: Iterable[str]) -> list[str]:
-        """Units in the order in which they leave: documents first, and what holds documents before chunks."""
-        units, own = set(units), self.place.documents
+    def _ordered(self, root: str, units: Iterable[str]) -> list[str]:
+        """The units that are in a directory, in the order in which they leave.
+
+        Documents are first, and what holds documents before chunks.
+        """
+        units = {each for each in units if os.path.lexists(os.path.join(root, each))}
+        own = self.place.documents
         first = [unit for stage in self.place.in_order(units & own) for unit in stage]
         return [*first, *sorted(units - own, reverse=True)]  # in the draft, "meta" before "data"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -335,23 +335,24 @@ def _not_json(value: Any, depth: int = 0, *, finite: bool = True) -> tuple[str, 
         if value.dtype.kind in "mM":  # Numpy makes integers of some of them.
             return "", value
         value = value.tolist()
-    if isinstance(value, Mapping):
+    if isinstance(value, str):
+        return None if value.isascii() or is_text(value) else ("", value)
+    if isinstance(value, float):
+        return None if not finite or math.isfinite(value) else ("", value)
+    if value is None or isinstance(value, int):
+        return None
+    items: Iterable[tuple[Any, Any]]
+    if isinstance(value, (list, tuple)):
+        form, items = "[{}]", enumerate(value)
+    elif isinstance(value, Mapping):
+        form, items = ".{}", value.items()
         for key in value:
             if not isinstance(key, str):
                 return "", key
-        items = [(f".{key}", item) for key, item in value.items()]
-    elif isinstance(value, (list, tuple)):
-        items = [(f"[{at}]", item) for at, item in enumerate(value)]
-    elif isinstance(value, float):
-        return None if not finite or math.isfinite(value) else ("", value)
-    elif value is None or isinstance(value, int):
-        return None
-    elif isinstance(value, str):
-        return None if value.isascii() or is_text(value) else ("", value)
     else:
         return "", value
     for place, item in items:
         inner = _not_json(item, depth + 1, finite=finite)
         if inner is not None:
-            return place + inner[0], inner[1]
+            return form.format(place) + inner[0], inner[1]
     return None

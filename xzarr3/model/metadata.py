@@ -95,10 +95,10 @@ class _Read:
 
     def is_as_read(self, *names: str) -> bool:
         """Whether these values are still the ones that were read from the documents."""
-        return self.source is not None and all(
-            getattr(self, name) is self.origin.values[name]  # type: ignore[union-attr]
-            for name in names
-        )
+        origin, own = self.origin, vars(self)
+        if origin is None or origin.values["zarr_format"] != self.zarr_format:
+            return False
+        return all(own[name] is origin.values[name] for name in names)
 
 
 @dataclass(frozen=True, eq=False)
