@@ -575,6 +575,14 @@ def test_of_blosc_only_the_blocks_that_are_needed_are_read(tmp_path: Path, seen:
                 expected = outcome(array, index)
             assert found == expected or isinstance(expected[0], type)  # What is damaged may lie elsewhere.
     assert seen.left < seen.rows
+    maps = np.resize(values, (1, 512, 512))
+    array = xzarr3.create_array(tmp_path / "b", data=maps, chunks=maps.shape, compressors="blosc")
+    seen.taken()
+    assert (array[0, 500, 9], array.vindex[[0], [3], [4]], seen.taken()) == (
+        maps[0, 500, 9],
+        maps[0, 3, 4],
+        (2, 0),
+    )
 
 
 def test_a_block_of_blosc_that_is_larger_than_its_data(tmp_path: Path) -> None:

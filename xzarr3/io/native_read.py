@@ -35,6 +35,8 @@ LONG = 2000.0
 """Microseconds to decode a chunk. Native code reads fewer of these sooner, too, as its decoder is faster."""
 MANY = 64
 """Ranges of bytes in fewer uncompressed chunks. Native code reads so many of them sooner."""
+BLOCKS = 2**20
+"""Bytes of a chunk of blosc, which then has several blocks. Native code reads those that are needed."""
 _LONGEST = 2**48  # Most elements along a dimension, so that no place exceeds 64 bits.
 _SHARDS = 64  # Most shards that are open at a time: a process has few descriptors.
 _INNER = 2**15  # Most inner chunks in a call.
@@ -186,7 +188,7 @@ def does(engine: Engine, plan: ReadPlan) -> bool:
         return False
     few = FEW if shard is None else FEW_INNER
     is_long = shard is None and chain.decode_time >= LONG
-    if plan.chunks < few and not is_long and not _has_many_ranges(plan):
+    if plan.chunks < few and not (is_long or _has_many_ranges(plan) or _has_blocks(plan)):
         return False
     if not engine.meta.chunk_key_encoding.is_joined or max(engine.meta.shape, default=0) > _LONGEST:
         return False
@@ -204,6 +206,16 @@ def _has_many_ranges(plan: ReadPlan) -> bool:
         return False
     shape, *_, split = divided(inner, chain.strides, chain.spec.dtype.itemsize, plan.price)
     return plan.chunks * math.prod(shape[:split]) >= MANY
+
+
+def _has_blocks(plan: ReadPlan) -> bool:
+    """Whether a part is wanted of chunks that consist of blocks of blosc."""
+    chain = plan.chain_of(plan.grid.largest)
+    if chain.shard is not None or chain.spec.nbytes < BLOCKS:
+        return False
+    if [codec.name for codec, _ in chain.decompressors] != ["blosc"]:
+        return False
+    return isinstance(plan.selection, Points) or not all(along[0].whole for along in plan.parts)
 
 
 def _edges(unit: Numbers, offset: Numbers, length: Numbers, gap: int) -> Numbers:
