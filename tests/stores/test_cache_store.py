@@ -616,7 +616,8 @@ def test_it_travels_without_its_values(place: dict[str, Any]) -> None:
 
 
 def test_settings_are_checked(tmp_path: Path) -> None:
-    sizes, ages = (0, -5, 1.5, "1"), (-1, np.nan, "1")
+    sizes, ages = (0, -5, 1.5, "much"), (-1, np.nan, "1")
+    assert CacheStore(MemoryStore(), max_bytes="2 kB").max_bytes == 2000
     for name, value in [*(("max_bytes", size) for size in sizes), *(("max_age", age) for age in ages)]:
         refused(ValueError, f"{name}=.*accepted", partial(CacheStore, MemoryStore(), **{name: value}))
     refused(TypeError, None, lambda: CacheStore(MemoryStore(), directory=5))

@@ -30,7 +30,7 @@ from isal import isal_zlib
 
 from xzarr3._types import Buffer, ByteRange, Found, Part
 from xzarr3.errors import ArgumentError, ChangedError, StoreError, StorePermissionError, printable
-from xzarr3.quantities import integer
+from xzarr3.quantities import byte_count
 from xzarr3.stores.base import Facts, Store
 from xzarr3.stores.interned import interned, is_plain, reduced
 from xzarr3.stores.keys import below_document
@@ -230,9 +230,9 @@ class CacheStore(WrapperStore):
     Parameters
     ----------
     store : Store, path or URL
-    max_bytes : int
-        Limit on all kept values; for a directory, of all processes together, each of which may exceed it by
-        an eighth.
+    max_bytes : int or str
+        Limit on all kept values, such as ``"1 GiB"``; for a directory, of all processes together, each of
+        which may exceed it by an eighth.
     directory : str, path or Store, optional
         Where to keep values, below ``xzarr3-cache-3``: a directory, which should be on a local disk, or any
         store that can be written and listed. Without it values are kept in memory. Processes that share a
@@ -269,7 +269,7 @@ class CacheStore(WrapperStore):
         self,
         store: StoreLike,
         *,
-        max_bytes: int = 2**28,
+        max_bytes: int | str = 2**28,
         directory: str | os.PathLike[str] | Store | None = None,
         max_age: float | None = 300.0,
     ) -> None:
@@ -279,7 +279,7 @@ class CacheStore(WrapperStore):
                 f"a cache of {self.inner}, whose values others do not see before it is closed or committed; "
                 "close or commit it first, and open it anew to read it"
             )
-        self.max_bytes, self.max_age = integer("max_bytes", max_bytes), max_age
+        self.max_bytes, self.max_age = byte_count(max_bytes, "max_bytes"), max_age
         is_age = isinstance(max_age, (int, float, np.number)) and 0 <= max_age < math.inf
         if max_age is not None and not is_age:
             raise ArgumentError(f"max_age={max_age!r}; accepted: None or a number of seconds, 0 or more")
