@@ -19,9 +19,9 @@ __all__ = ["commands", "main", "run_reporting"]
 
 @click.group(
     invoke_without_command=True,
-    epilog="Arguments come in the order STORE [PATH] [SELECTION] everywhere. Exit status: 0 after success, 1 "
-    "after an error (and if check or diff have found something), 2 if the command line has no meaning (or if "
-    "check or diff could not look), 130 after Ctrl-C.",
+    epilog="Arguments come in the order STORE [PATH] [SELECTION]; copy and diff take two stores. Exit "
+    "status: 0 after success, 1 after an error (and if check or diff have found something), 2 if the command "
+    "line has no meaning (or if check or diff could not look), 130 after Ctrl-C.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(xzarr3.__version__, prog_name="xzarr3", message="%(prog)s %(version)s")
