@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import EllipsisType, TracebackType
 from typing import Any, Literal, TypeAlias, cast, get_args
 
-from xzarr3.errors import ArgumentError, ArgumentTypeError, one_of
+from xzarr3.errors import ArgumentError, ArgumentTypeError, UnknownNameError, one_of
 from xzarr3.quantities import byte_count, integer
 
 Missing: TypeAlias = Literal["fill", "warn", "error"]
@@ -213,10 +213,10 @@ class Config(Mapping[str, Any]):
         _values.update(_DEFAULTS)
 
 
-def _unknown(name: object) -> KeyError:
+def _unknown(name: object) -> UnknownNameError:
     elsewhere = _ELSEWHERE.get(name) if isinstance(name, str) else None
     hint = one_of(name, _DEFAULTS) if elsewhere is None else f"here that is {elsewhere}"
-    return KeyError(f"no option {name!r}; {hint}")
+    return UnknownNameError(f"no option {name!r}; {hint}")
 
 
 config = Config()

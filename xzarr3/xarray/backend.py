@@ -20,6 +20,7 @@ from xarray.core.utils import is_remote_uri
 from xzarr3.api import cache_of, open_group, with_cache
 from xzarr3.errors import (
     ArgumentError,
+    ArgumentTypeError,
     MetadataError,
     NodeNotFoundError,
     NodeTypeError,
@@ -27,6 +28,7 @@ from xzarr3.errors import (
     Xzarr3Error,
     did_you_mean,
     levels_to_caller,
+    listed,
     one_of,
     short_traceback,
     some,
@@ -134,7 +136,11 @@ def _opened(
     if "engine" in options:
         raise unknown_arguments(function.__name__, {"engine": options["engine"]}, ())
     check_blocks(chunks)
-    if isinstance(chunks, str) and chunks == "grouped":
+    if not isinstance(chunks, int | Mapping | None) and not (isinstance(chunks, str) and chunks in _BLOCKS):
+        raise ArgumentTypeError(
+            f"chunks={chunks!r}; accepted: {listed(_BLOCKS)}, None, an integer, a mapping"
+        )
+    if chunks == "grouped":
         dask = find_spec("dask") is not None
         chunks, options = {} if dask else None, {"group_chunks": dask, **options}
     if isinstance(store, JoinedGroup) or is_document(store):
@@ -170,6 +176,7 @@ def check_options(
         raise unknown_arguments(function.__name__, unknown, sorted(known))
 
 
+_BLOCKS = ("grouped", "auto")
 _NAMES = tuple(each.name for each in fields(OpenOptions))
 
 
@@ -287,6 +294,8 @@ class Xzarr3BackendEntrypoint(BackendEntrypoint):
         chosen = _chosen(xr.open_dataset, options)
         if store is None:
             return _decoded({"": _open(filename_or_obj, chosen)}, chosen)[""]
+        if not isinstance(store, AbstractDataStore):
+            raise ArgumentTypeError(f"store={store!r}; accepted: a data store of xarray")
         xarrays = StoreBackendEntrypoint()
         return xarrays.open_dataset(store, drop_variables=chosen.drop_variables, **chosen.decoders)
 
