@@ -17,6 +17,7 @@ from xzarr3._types import AnyArray
 from xzarr3.arrays import Array
 from xzarr3.conventions.nonfinite_attributes import finite_attributes
 from xzarr3.dtypes import ZDType, parse_dtype
+from xzarr3.dtypes.base import holds_masks, stacked
 from xzarr3.errors import ArgumentTypeError, MetadataError, NodeTypeError, listed, located, shorten
 from xzarr3.formats import Format, ZarrFormat, documents
 from xzarr3.formats.base import fits, node_prefix
@@ -37,6 +38,8 @@ _OF_THE_GROUP = frozenset(("zarr_format", "storage_options"))
 def _values(data: npt.ArrayLike, dtype: ZDType | npt.DTypeLike | None, format: Format, path: str) -> AnyArray:
     """The values for a new array; numpy alone would not recognise strings, bytes and structs in lists."""
     try:
+        if holds_masks(data):
+            data = stacked(data)
         if dtype is None or np.ma.is_masked(data):
             return np.asanyarray(data)
         return parse_dtype(dtype, zarr_format=format.zarr_format).in_native_order().cast_array(data)

@@ -173,6 +173,27 @@ def test_what_has_no_value(inner: str, values: Any, expected: list[Any]) -> None
     assert np.isnan(found[1])
 
 
+def test_lists_of_masked_arrays_keep_the_masks() -> None:
+    one, other = np.ma.array([1, 2], mask=[0, 1]), np.ma.array([3, 4])
+    for values, expected in (
+        ([one, [5, 6], other], [[1, None], [5, 6], [3, 4]]), (([one], [other]), [[[1, None]], [[3, 4]]]),
+        ([np.ma.array(5, mask=True), 1], [None, 1]),
+    ):  # fmt: skip
+        assert xzarr3.array(values, dtype=INT)[...].tolist() == expected
+        with pytest.raises(DataTypeValidationError, match="cannot hold masked elements"):
+            xzarr3.array(values)
+        for dtype in ("int64", "float64", "S3"):
+            with pytest.raises(DataTypeValidationError, match="cannot hold masked elements"):
+                parse_dtype(dtype).cast_array(values)
+    for array in (parse_dtype("int64").cast_array([other, [5, 6]]), xzarr3.array([other, [5, 6]])):
+        assert array[...].tolist() == [[3, 4], [5, 6]]
+    refused(
+        MetadataError,
+        "same shape",
+        *(partial(call, [one, [1, 2, 3]]) for call in (xzarr3.array, INT.cast_array)),
+    )
+
+
 def test_no_mask_is_dropped_in_silence(tmp_path: Path) -> None:
     masked = _masked()
     array = xzarr3.create_array(tmp_path / "a", data=masked, dtype=INT, chunks=(2, 3))

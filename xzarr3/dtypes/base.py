@@ -377,6 +377,9 @@ def unmasked(values: Any, data_type: ZDType, dtype: Any = None) -> AnyArray:
             f"data type '{data_type.name}' cannot hold masked elements",
             advice="replace the masked elements by .filled(value), or make an array of data type 'optional'",
         )
+    if isinstance(values, (list, tuple)) and holds_masks(values):  # numpy would ignore the masks.
+        for each in values:
+            unmasked(each, data_type, object)
     try:
         return np.asarray(values, dtype=dtype)
     except FOREIGN_ERRORS as error:
@@ -385,6 +388,24 @@ def unmasked(values: Any, data_type: ZDType, dtype: Any = None) -> AnyArray:
             found=values,
             accepted="an array, or values that numpy.asarray converts to one",
         ) from error
+
+
+def holds_masks(values: Any) -> bool:
+    """Whether there are masked arrays in a list. Single masked elements in it do not count."""
+    masked: Any = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    if masked is None or not isinstance(values, (list, tuple)):
+        return False
+    kinds = set(map(type, values))
+    if any(issubclass(kind, masked) and kind.__name__ != "MaskedConstant" for kind in kinds):
+        return True
+    return not kinds.isdisjoint((list, tuple)) and any(map(holds_masks, values))
+
+
+def stacked(values: Any) -> Any:
+    """A list with masked arrays in it, as one masked array."""
+    if not isinstance(values, (list, tuple)):
+        return np.ma.asanyarray(values)
+    return np.ma.stack([*map(stacked, values)])
 
 
 def has_lost_digits(values: Any, given: AnyArray) -> bool:

@@ -16,10 +16,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from xzarr3._types import JSON, AnyArray
-from xzarr3.dtypes.base import Endianness, ZDType, has_lost_digits, unmasked
+from xzarr3.dtypes.base import Endianness, ZDType, has_lost_digits, holds_masks, stacked, unmasked
 from xzarr3.dtypes.registry import registry
 from xzarr3.dtypes.specs import ZarrFormat
-from xzarr3.errors import DataTypeValidationError, UnknownExtensionError, located
+from xzarr3.errors import DataTypeValidationError, UnknownExtensionError, foreign, located
 
 _INNER = "a data type of numbers, truth values, times, raw bytes or text"
 
@@ -197,6 +197,9 @@ class Optional(ZDType):
 
         NaN is a value of floating numbers, and says of all other types that there is no value.
         """
+        if holds_masks(values):
+            with foreign("not an array of masked arrays", DataTypeValidationError, found=values):
+                values = stacked(values)
         mask = np.ma.getmask(values)
         if mask is not np.ma.nomask:
             return np.ma.getdata(values), mask
