@@ -447,7 +447,7 @@ class Store(Shown, Closing):
     def check_writable(self) -> None:
         """Raise :class:`~xzarr3.ReadOnlyError` if values cannot be stored here; a class may know why."""
         if self.read_only:
-            raise ReadOnlyError(f"{self} is read-only")
+            raise ReadOnlyError(f"{self} is read-only; open it to be written, or write to another store")
 
     def leftovers(self, prefix: str = "") -> Iterator[str]:
         """Names, in the form of keys, of files that killed writers left below ``prefix``; they are no keys.

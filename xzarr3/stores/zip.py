@@ -507,7 +507,8 @@ class ZipStore(Store):
         file = self._inner.open(self.key, (-TAIL, TAIL))
         if file is None:
             near = f"; {missing_part(self.path)}" if self.path else ""
-            raise errors.NodeNotFoundError(f"{self} does not exist; correct the path, or use mode 'w'{near}")
+            advice = "correct the path, use mode 'w', or close the store that is writing it"
+            raise errors.NodeNotFoundError(f"{self} does not exist; {advice}{near}")
         return _Zip(str(self), file)
 
     def _begin(self, mode: str) -> None:
