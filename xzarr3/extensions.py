@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, TypeVar
-from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -18,7 +17,6 @@ from xzarr3.errors import MetadataError, UnknownExtensionError, did_you_mean
 _Made = TypeVar("_Made")
 
 _made: dict[object, Any] = {}
-_large: WeakValueDictionary[object, Any] = WeakValueDictionary()
 _MOST_MADE = 1024
 EXTENSION = "a name, or an object with 'name' and, if needed, 'configuration'"
 
@@ -129,23 +127,20 @@ def json_key(data: object) -> object:
     return encoded if b"null" not in encoded else repr(data)  # msgspec writes NaN as null, too
 
 
-def remembered(key: object, make: Callable[[], _Made], *, is_large: bool = False) -> _Made:
+def remembered(key: object, make: Callable[[], _Made]) -> _Made:
     """The object that was made for ``key``, made now if there is none.
 
-    The arrays of a dataset mostly have the same codecs, and differ in little more than attributes. A large
-    object is only remembered for as long as somebody uses it.
+    The arrays of a dataset mostly have the same codecs, and differ in little more than attributes.
     """
-    known: Any = _large if is_large else _made
-    made: _Made | None = known.get(key)
+    made: _Made | None = _made.get(key)
     if made is None:
         made = make()
-        if len(known) >= _MOST_MADE:
-            known.clear()
-        known[key] = made
+        if len(_made) >= _MOST_MADE:
+            _made.clear()
+        _made[key] = made
     return made
 
 
 def forget() -> None:
     """Forget all objects, because an extension was registered or removed."""
     _made.clear()
-    _large.clear()

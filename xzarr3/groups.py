@@ -200,21 +200,15 @@ class Group(Node, Mapping[str, "Array | Group"]):
         if isinstance(held, MetadataError):
             raise held
         path = node_prefix(self.path) + relative
-        known = None if self._documents is None else Consolidated.of(self._documents)
-        parsed = {} if known is None else known.parsed
-        meta = parsed.get(relative)
-        if meta is None:
-            meta = parse_and_warn(self.format, held, path)
-            if not meta.ignored:  # Else it is warned of each time.
-                parsed[relative] = meta
-        if known is None or not isinstance(meta, GroupMetadata):
+        meta = parse_and_warn(self.format, held, path)
+        if self._documents is None or not isinstance(meta, GroupMetadata):
             node = self._bind(path, meta)
             if isinstance(node, Array):
                 node._known.held = held
                 node._tag = self._tag or node._tag
                 node._opened_at = node._opened_at if self._opened_at is None else self._opened_at
             return node
-        below = known.below(relative)
+        below = Consolidated.of(self._documents).below(relative)
         node = self._bind(path, replace(meta, consolidated=below))
         if isinstance(node, Group):
             node._documents, node._tag, node._opened_at = below, self._tag, self._opened_at

@@ -22,7 +22,7 @@ from xzarr3.dtypes.fixed_length import is_text
 from xzarr3.errors import MetadataError
 from xzarr3.options import max_document_bytes
 
-_KEPT = 2**14  # Bytes of a document; what is in longer ones is not kept.
+_KEPT = 2**12  # Bytes of a document; what is in longer ones is not kept.
 _MAX_DEPTH = 200  # Levels of objects and arrays in values from users.
 _MARK = 40  # Bits
 _TIME = 56  # Bits
@@ -36,15 +36,10 @@ consolidated metadata add levels."""
 
 
 class Stored(dict[str, Any]):
-    """The JSON object in a stored document, which does not change.
+    """The JSON object in a stored document, and when its node was put in its place; 0 if nothing tells."""
 
-    Also the document itself, without marks, unless it is long; and when its node was put in its place, 0 if
-    nothing tells.
-    """
-
-    __slots__ = ("placed_at", "text")
+    __slots__ = ("placed_at",)
     placed_at: float
-    text: bytes | None
 
 
 def placed_at(held: Mapping[str, Any]) -> float | None:
@@ -77,16 +72,14 @@ def decode(data: Buffer, path: str = "", name: str | None = None) -> Stored:
         raise oversized(len(memoryview(data)), path, name)
     whole = bytes(data)
     text = whole.rstrip(_BLANK)
-    is_kept = len(text) <= _KEPT
-    document, same = (_decoded if is_kept else _decoded.__wrapped__)(text, path, name)
-    found = Stored(document)
-    found.text, found.placed_at = same if is_kept else None, replaced_at(whole) or 0
+    found = Stored((_decoded if len(text) <= _KEPT else _decoded.__wrapped__)(text, path, name))
+    found.placed_at = replaced_at(whole) or 0
     return found
 
 
 @lru_cache(maxsize=256)
-def _decoded(text: bytes, path: str, name: str | None) -> tuple[dict[str, Any], bytes]:
-    """The JSON object in a document, and the document: one object for the equal ones of many stores."""
+def _decoded(text: bytes, path: str, name: str | None) -> dict[str, Any]:
+    """The JSON object in a document; equal documents of many stores have one, which does not change."""
     try:
         document = msgspec.json.decode(text)
     except RecursionError as error:
@@ -108,7 +101,7 @@ def _decoded(text: bytes, path: str, name: str | None) -> tuple[dict[str, Any], 
         )
     if text.count(b"{") + text.count(b"[") > MAX_NESTING and _is_deep(document):
         raise _nested(path, name)
-    return document, text
+    return document
 
 
 def _is_deep(document: dict[str, Any]) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, cast
 
 import msgspec
@@ -41,7 +40,7 @@ from xzarr3.formats.base import (
 from xzarr3.formats.documents import Stored
 from xzarr3.grid import parse_grid
 from xzarr3.model.chunk_keys import chunk_key_encoding
-from xzarr3.model.metadata import ArrayMetadata, Consolidated, GroupMetadata, NodeMetadata, check_shape
+from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata, check_shape
 from xzarr3.model.storage_transformers import StorageTransformer, storage_transformer
 
 DOCUMENT = "zarr.json"
@@ -100,8 +99,8 @@ def parse(document: Mapping[str, Any], path: str = "") -> NodeMetadata:
     kind = document.get("node_type")
     try:
         with located(path=path):
-            if kind == "array":
-                return _parse_array(document)
+            if kind == "array":  # What is stored by itself tells when it was put in its place.
+                return (_parse_array if isinstance(document, Stored) else _parse_copy)(document)
             if kind == "group":
                 return _parse_group(document)
     except RecursionError as error:
@@ -134,6 +133,14 @@ def _parse_array(document: Mapping[str, Any]) -> ArrayMetadata:
     if not isinstance(attributes, dict) or not isinstance(key, bytes) or len(key) > _LONG:
         return _read_array(document)
     return remembered(("array", key), lambda: _read_array(rest)).like(document, attributes)
+
+
+def _parse_copy(document: Mapping[str, Any]) -> ArrayMetadata:
+    """The metadata of an array in consolidated metadata: one object for the equal ones of many stores."""
+    key = json_key(document)
+    if not isinstance(key, bytes) or len(key) > _LONG:
+        return _parse_array(document)
+    return remembered(("copy", key), lambda: _parse_array(document))
 
 
 def _read_array(document: Mapping[str, Any]) -> ArrayMetadata:
@@ -198,22 +205,14 @@ def _storage_transformers(values: list[Any]) -> Iterator[StorageTransformer]:
 def _parse_group(document: Mapping[str, Any]) -> GroupMetadata:
     ignored = unknown_fields(document, _GROUP_FIELDS, "fields marked '\"must_understand\": false'")
     typed = fields.document(_GroupDocument, document)
-    below = typed.consolidated_metadata
-    text = document.text if isinstance(document, Stored) else None
     consolidated = None
-    if below is not None:  # The stores of one archive mostly have the same.
-        make = partial(_parse_below, below)
-        consolidated = make() if text is None else remembered(("below", text), make, is_large=True)
+    if typed.consolidated_metadata is not None:
+        within = "consolidated_metadata"
+        consolidated = fields.document(_Consolidated, typed.consolidated_metadata, within).metadata
+        for key in consolidated:
+            check_path_below(key, "consolidated_metadata.metadata")
     meta = GroupMetadata(attributes=typed.attributes, consolidated=consolidated)
     return meta.read_from(document, ignored)
-
-
-def _parse_below(document: Mapping[str, Any]) -> Consolidated:
-    within = "consolidated_metadata"
-    found = fields.document(_Consolidated, document, within).metadata
-    for key in found:
-        check_path_below(key, f"{within}.metadata")
-    return Consolidated(found)
 
 
 def document(meta: NodeMetadata, consolidated: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -259,11 +259,6 @@ class Consolidated(dict[str, Any]):
         return dict, (dict(self),)
 
     @cached_property
-    def parsed(self) -> dict[str, NodeMetadata]:
-        """What was made of the documents, by relative path."""
-        return {}
-
-    @cached_property
     def _places(self) -> dict[str, int]:
         return {path: at for at, path in enumerate(self)}
 
