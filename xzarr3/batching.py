@@ -169,7 +169,7 @@ class Batches:
 
         As with torch's ``DistributedSampler``, iterating again without this gives the same order.
         """
-        self.epoch = epoch
+        self.epoch = integer("epoch", epoch, "an integer of at least 0", 0)
         self.__dict__.pop("_schedule", None)
 
     @cached_property

@@ -232,6 +232,12 @@ def test_mistakes_are_told(arguments: Any, options: dict[str, Any], text: str) -
         xzarr3.batches(stored(), *arguments, **options)
 
 
+def test_an_epoch_is_a_number() -> None:
+    for epoch in ("x", -1, 1.5, None):
+        with pytest.raises(ValueError, match=r"epoch=.*; accepted: an integer of at least 0"):
+            xzarr3.batches(stored(), [0], 2).set_epoch(epoch)  # type: ignore[arg-type]
+
+
 def run(program: str, tmp_path: Path, data: Any, chunks: int) -> None:
     """Run a program, which prints that all is the same, with an array in a directory."""
     xzarr3.create_array(tmp_path / "a.zarr", data=data, chunks=chunks)

@@ -432,6 +432,7 @@ MISTAKES: list[tuple[Any, str]] = [
         r"open_mfdataset\(\) has no argument 'engine'; leave 'engine' out"),
     (lambda: xzarr3.open_mfdataset(["a"], concat_dims="time"),
         r"open_mfdataset\(\) has no argument 'concat_dims'; did you mean 'concat_dim'\?"),
+    (lambda: xzarr3.open_mfdataset(["a"], preprocess=len), r"for 'preprocess' use xr\.open_mfdataset"),
     (lambda: xzarr3.open_mfdataset(["a"], check_labels="no"), "check_labels='no'; accepted: True, False"),  # type: ignore[arg-type]
     (lambda: xzarr3.concat([xzarr3.zeros(3)], 0, check_labels=None), "check_labels=None"),  # type: ignore[arg-type]
     (lambda: xzarr3.open_mfdataset(stores_of([day(0)], consolidated=False), consolidated=True),
