@@ -23,6 +23,7 @@ from xzarr3.errors import (
     NodeNotFoundError,
     NodeTypeError,
     StoreCapabilityError,
+    StoreError,
     did_you_mean,
     printable,
     short_traceback,
@@ -302,7 +303,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
             if isinstance(node, Array):
                 return f"; {among(full, node.path, (), is_array=True)}"
             if node is not None:
-                with suppress(StoreCapabilityError):  # Not all stores can list.
+                with suppress(StoreError):  # Not all stores can list, and the group may be gone.
                     return f"; {among(full, node.path, node)}"
         return ""
 
@@ -328,7 +329,7 @@ class Group(Node, Mapping[str, "Array | Group"]):
         from xzarr3.commit.under_way import read_whole
 
         read = partial(children, self.store, self.format, self.path, self._check_absent)
-        return iter(read_whole(self.store, self.path, read))
+        return iter(read_whole(self.store, self.path, partial(read_below_steadily, self, read)))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

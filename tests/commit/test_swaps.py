@@ -242,6 +242,36 @@ def test_of_two_writers_within_one_place_one_fails(
     assert xzarr3.check(store).ok
 
 
+@pytest.mark.parametrize("how", WITHIN)
+@pytest.mark.parametrize("above", ABOVE)
+@pytest.mark.parametrize("is_within", [True, False])
+def test_of_two_within_one_directory_one_waits(
+    is_within: bool, above: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recover, "_SWAP_SECONDS", 0.0)
+    store, expected = LocalStore(tmp_path / "a").with_traits(conflict_deadline=0.05), MemoryStore()
+    for each in (store, expected):
+        for group in (None, "g"):
+            to_zarr(dataset(0), each, group=group)
+    first, second = (WITHIN[how], ABOVE[above]) if is_within else (ABOVE[above], WITHIN[how])
+    is_erased = (how if is_within else above) == "erased"
+    name = f"xzarr3.commit.{'recover.erase_node' if is_erased else 'directory.swap_units'}"
+    real, met = pkgutil.resolve_name(name), []
+
+    def other_meanwhile(*given: Any, **more: Any) -> Any:
+        if not met:
+            met.append(refused(ConflictError, lambda: second[1](store)))
+        return real(*given, **more)
+
+    monkeypatch.setattr(name, other_meanwhile)
+    first[1](store)
+    first[1](expected)
+    assert met
+    assert _plain(store) == _plain(expected)
+    assert left(store) == []
+    assert xzarr3.check(store).ok
+
+
 @pytest.mark.parametrize("kind", [MemoryStore, WaitingStore])
 @pytest.mark.parametrize("above", ABOVE)
 def test_a_variable_stored_while_its_lease_is_looked_for_is_no_part_of_what_replaces_the_group(

@@ -173,6 +173,7 @@ def test_what_is_appended_after_a_kill_is_there_or_refused(way: str) -> None:
         _, error = attempt(partial(array.append, np.full((1, 5), 7.0)), xzarr3.Xzarr3Error)
         outcomes.append(type(error))
         xzarr3.recover(store)
+        assert all(key.endswith(".xzarr3-lease") for key in left(store))
         if error is None:
             assert xzarr3.open_array(store, "t2m")[-1].tolist() == [7.0] * 5, number
     assert {type(None), IncompleteWriteError, ChangedError} >= {*outcomes} > {type(None)}
@@ -466,7 +467,8 @@ def test_what_is_listed_while_an_archive_is_replaced_is_no_part_of_it(
     archive(way, store, 12, zarr_format=zarr_format)
     group = xzarr3.open_group(store, use_consolidated=False)
     module, name = (directory, "_clear") if kind == "directory" else (keys, "_copy")
-    go_on, uses = getattr(module, name), [lambda: xzarr3.copy(group, {}), lambda: dict(group.load())]
+    go_on, uses = getattr(module, name), list[Callable[[], object]]()
+    uses += [lambda: xzarr3.copy(group, {}), lambda: dict(group.load()), lambda: list(group)]
 
     def use_first(*given: Any) -> None:
         while uses:

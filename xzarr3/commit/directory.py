@@ -26,7 +26,7 @@ from typing import cast
 
 import msgspec
 
-from xzarr3.commit.lease import SWAPPING
+from xzarr3.commit.lease import SWAPPING, TAKING, take_apart
 from xzarr3.commit.places import is_own
 from xzarr3.commit.staged import NEW, OLD, SWAP, Swap
 from xzarr3.commit.transaction import Transaction, finish_above
@@ -71,10 +71,10 @@ class Directory(Transaction):
 
     def publish(self) -> None:
         store, path = self.target, self.place.path
-        self.check_groups()
         self._stage_documents()
         with self.noting():
             self._reserve()
+        self.check_groups()
         for key in itertools.chain(*self.new.documents.values()):  # Others may have swapped since.
             note_date(store, key, store.get(key))
         if not self.overwrite and self.place.is_occupied():
@@ -91,8 +91,7 @@ class Directory(Transaction):
         swap = Swap(path, self.new.format.zarr_format, [away], come, {}, self.overwrite)
         with self.noting():
             store.set(f"{self.top}{SWAP}", swap.text())
-            # Without a plan it says so from the start.
-            if self.lease is not None and not self.lease.said.state:
+            if self.lease is not None and self.lease.said.state != SWAPPING:
                 self.lease.say(path, SWAPPING, self.top)
         self.is_swapping = True
         for each in self.place.formats:  # first, so that no consolidated copy outlives its document
@@ -135,11 +134,14 @@ class Directory(Transaction):
 
     def _reserve(self) -> None:
         """Reserve the place for the swap; one that a dead writer began there is finished first."""
-        if self.lease is not None:
-            self.lease.verify(self.place.path)
-            return
-        lease = self.place.lease(top=self.top, state=SWAPPING)
-        self._take(lease, time.monotonic() + self.target.traits.conflict_deadline)
+        path, held = self.place.path, self.lease
+        lease = held or self.place.lease(top=self.top, state=SWAPPING)
+        until = time.monotonic() + self.target.traits.conflict_deadline
+        take: Callable[[], object] = partial(self._take, lease, until)
+        give = lease.release
+        if held is not None:
+            take, give = partial(held.say, path, TAKING, self.top), partial(held.say, path, "", self.top)
+        take_apart(self.target, lease.key, path, until, take, give)
 
     def _units(self, paths: Iterable[str] = ()) -> tuple[set[str], set[str]]:
         """The units that may leave and those that may come; raises if something is in the way.

@@ -43,10 +43,13 @@ from xzarr3.errors import (
     OutcomeUnknownError,
     StoreCapabilityError,
     StoreError,
+    contended,
     printable,
 )
-from xzarr3.parallel import parallel_map
+from xzarr3.formats.base import node_prefix
+from xzarr3.parallel import parallel_map, pause
 from xzarr3.stores.base import Store, versioned
+from xzarr3.stores.local.files import staging_folders
 from xzarr3.stores.local.names import STAGED
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.values import ABSENT
@@ -131,6 +134,8 @@ class Holder:
         ``SWAPPING`` while this writer leaves no whole node at the place; otherwise empty.
     top : str
         Key prefix of the staged values.
+    path : str
+        Path of the node.
     """
 
     owner: str = ""
@@ -146,6 +151,7 @@ class Holder:
     since: str = ""
     state: str = ""
     top: str = ""
+    path: str = ""
 
     @classmethod
     def parse(cls, value: Buffer | None) -> Holder:
@@ -257,6 +263,8 @@ class Lease:
         Key prefix of the staged values.
     state : str
         State of the place from the moment the lease is taken.
+    path : str
+        Path of the node.
     """
 
     def __init__(
@@ -268,10 +276,11 @@ class Lease:
         plan: str | None = None,
         top: str = "",
         state: str = "",
+        path: str = "",
     ) -> None:
         self._store = store
         self.key = key
-        self.wanted = Holder(uuid.uuid4().hex, purpose=purpose, plan=plan, top=top, state=state)
+        self.wanted = Holder(uuid.uuid4().hex, purpose=purpose, plan=plan, top=top, state=state, path=path)
         """What this owner asks for."""
         self.displaced: Holder | None = None
         """The previous lease, if this one displaced it."""
@@ -655,6 +664,60 @@ def check_complete(store: Store, path: str, what: str) -> str:
     return resumable
 
 
+def _erases(said: Holder) -> bool:
+    """Whether a holder erases or moves the node of its place, for which nothing is staged."""
+    return said.purpose == "replace" and not said.top
+
+
+def holders_in(store: Store) -> dict[str, Holder]:
+    """The holders of the leases of places in a directory, by key."""
+    keys = [lease_key(f"{os.path.basename(folder)}/") for folder in staging_folders(str(store.folder))]
+    return dict(zip(keys, map(Holder.parse, store.get_values(keys)), strict=True))
+
+
+def take_apart(
+    store: Store, key: str, path: str, until: float, take: Callable[[], object], give: Callable[[], object]
+) -> None:
+    """Take the lease of a place in a directory while nobody renames or erases a node above or below it.
+
+    Parameters
+    ----------
+    store : Store
+    key : str
+        Key of the lease.
+    path : str
+        Path of the place.
+    until : float
+        When to give up, on the clock of :func:`time.monotonic`.
+    take, give : callable
+        Take the lease, in which others read what happens; and give it away, so that they go on.
+
+    Raises
+    ------
+    ConflictError
+        If others do not end.
+    """
+    while True:
+        take()
+        others = (
+            said for each, said in holders_in(store).items() if each != key and said.is_dead is not True
+        )
+        if not any(
+            are_related(said.path, path) and (said.state == SWAPPING or _erases(said)) for said in others
+        ):
+            return
+        give()
+        if time.monotonic() >= until or not pause(random.uniform(0, _LONGEST_PAUSE)):
+            raise contended(
+                key, store, f"other writers kept replacing or erasing nodes above or below '/{path}'"
+            )
+
+
+def are_related(one: str, other: str) -> bool:
+    """Whether two paths are equal or one is above the other."""
+    return node_prefix(one).startswith(node_prefix(other)) or node_prefix(other).startswith(node_prefix(one))
+
+
 def check_above(store: Store, path: str) -> None:
     """Raise if a writer is replacing or erasing a node above a path in a store of keys: write nothing then.
 
@@ -666,7 +729,7 @@ def check_above(store: Store, path: str) -> None:
     for key, said in zip(keys, parallel_map(partial(holder_at, store), keys, store.concurrency), strict=True):
         if said.is_dead is True:
             continue
-        if said.purpose == "replace" and not said.top:
+        if _erases(said):
             raise IncompleteWriteError(
                 f"cannot write '/{path}' to {store}: a group above it is being erased by {_writer(said)}, as "
                 f"key '{printable(key)}' says; wait until it has ended"

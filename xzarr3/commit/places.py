@@ -92,9 +92,8 @@ class Place:
     def lease(self, plan: str | None = None, top: str = "", state: str = "") -> Lease:
         """The lease of the place; see :class:`Lease` for the rest."""
         prefix = self.formats[0].keys(self.path).chunks if self.path else ""
-        return Lease(
-            self.store, place_key(self.store, self.path, prefix), "replace", plan=plan, top=top, state=state
-        )
+        key, path = place_key(self.store, self.path, prefix), self.path
+        return Lease(self.store, key, "replace", plan=plan, top=top, state=state, path=path)
 
     def is_occupied(self) -> bool:
         """Whether the place holds anything but leases and staged values.

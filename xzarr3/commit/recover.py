@@ -20,13 +20,16 @@ from xzarr3.commit.lease import (
     SWAPPING,
     Holder,
     Lease,
+    are_related,
     check_above,
     check_complete,
     holder_at,
+    holders_in,
     keeps_leases,
     keys_above,
     lease_key,
     place_key,
+    take_apart,
 )
 from xzarr3.commit.places import Place
 from xzarr3.commit.staged import ABANDONED, BEGUN, OLD, age, said_in
@@ -194,7 +197,7 @@ def finish_swap(store: Store, key: str, path: str, until: float | None = None) -
     str or None
         Path of the node, if its swap was finished.
     """
-    lease = Lease(store, key, "replace")
+    lease = Lease(store, key, "replace", path=path)
     way = Directory if store.folder is not None else Keys
     done = take(way, lease, store, path, until)[1]
     lease.release()
@@ -222,7 +225,10 @@ def alone(store: Store, format: Format, path: str) -> Iterator[str]:
     if store.folder is None:
         take(Keys, lease, store, path)
     else:
-        take(Directory, lease, store, path, time.monotonic() + store.traits.conflict_deadline)
+        until = time.monotonic() + store.traits.conflict_deadline
+        take_apart(
+            store, lease.key, path, until, partial(take, Directory, lease, store, path, until), lease.release
+        )
     try:
         check_above(store, path)
         yield lease.key
@@ -320,21 +326,14 @@ def finish_near(store: Store, path: str) -> None:
                 swap = listed_swap(store, found)
             except StoreError:  # a damaged list is reported to writers of the same place
                 swap = None
-            near = key in keys_above(store, path) if swap is None else _are_related(swap.path, path)
+            near = key in keys_above(store, path) if swap is None else are_related(swap.path, path)
             if near:
                 finish_swap(store, key, path)
 
 
-def _are_related(one: str, other: str) -> bool:
-    """Whether two paths are equal or one is above the other."""
-    return node_prefix(one).startswith(node_prefix(other)) or node_prefix(other).startswith(node_prefix(one))
-
-
 def _swaps_in(store: Store) -> list[tuple[str, Holder]]:
     """The leases in a directory whose places are being swapped, by key."""
-    found = [lease_key(f"{os.path.basename(folder)}/") for folder in staging_folders(str(store.folder))]
-    holders = map(Holder.parse, store.get_values(found))
-    return [(key, each) for key, each in zip(found, holders, strict=True) if each.state == SWAPPING]
+    return [(key, each) for key, each in holders_in(store).items() if each.state == SWAPPING]
 
 
 # Leftovers

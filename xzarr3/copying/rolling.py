@@ -204,7 +204,9 @@ class _Shifting:
         group, store = self.group, self.group.store
         plan = self._plan()
         new = plan.new(consolidate=self.how.consolidated if plan.path else plan.consolidated)
-        taken = transaction(store, new, overwrite=True, how="", plan=_PLAN)
+        # A directory is leased before the swap only for a plan. Elsewhere recover() removes what none names.
+        taken_by = None if store.folder is None else _PLAN
+        taken = transaction(store, new, overwrite=True, how="", plan=taken_by)
         taken.kept_leases = self.leases
         others = self.nodes.keys() - self.axes.keys() - self.how.arrays.keys()
         taken.stay = {plan.path_of(below) for below in others if isinstance(self.nodes[below], Array)}
