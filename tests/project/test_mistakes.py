@@ -382,6 +382,7 @@ MISTAKES: list[tuple[Callable[[Any], Any], type[Exception], str, str]] = [
     (lambda t: xzarr3.from_zarr(t.array, chunks=1.5), Argument, "chunks=1.5", "shape (10, 20)"),
     (lambda t: xzarr3.batches(t.array, 5, 2), Selection, "samples=5", "a list of selections"),
     (lambda t: xzarr3.config.set([1]), WrongType, "[1]", "a mapping of names to values"),
+    (lambda t: xzarr3.LocalStore(None), WrongType, "not a path: None", "pathlib.Path"),
     (lambda t: xzarr3.MemoryStore([1]), WrongType, "not a store: [1]", "a dict"),
     (lambda t: memory().put("a", None), WrongType, "key 'a'", "erase()"),
     (lambda t: memory().put("a", 5), WrongType, "cannot store 5", "a list of bytes"),

@@ -24,7 +24,15 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from xzarr3._types import Buffer, Found, Part
-from xzarr3.errors import InvalidKeyError, StoreError, StorePermissionError, contended, printable, shorten
+from xzarr3.errors import (
+    ArgumentTypeError,
+    InvalidKeyError,
+    StoreError,
+    StorePermissionError,
+    contended,
+    printable,
+    shorten,
+)
 from xzarr3.stores.base import Key, Names, Store, Traits, called_as
 from xzarr3.stores.interned import reduced
 from xzarr3.stores.keys import check_key
@@ -99,6 +107,8 @@ class LocalStore(Store):
         fsync: bool = False,
         locks: bool = True,
     ) -> None:
+        if not isinstance(root, str | os.PathLike):
+            raise ArgumentTypeError(f"not a path: {root!r}; accepted: a string or a pathlib.Path")
         self.fsync = fsync
         self.locks = locks
         self.root = os.path.abspath(os.path.expanduser(os.fspath(root)))
