@@ -207,10 +207,14 @@ def test_one_of_two_writers_gets_an_empty_place(n: int, fails: bool) -> None:
 
 
 def test_what_somebody_makes_without_a_reservation_stays() -> None:
-    store = MemoryStore()
+    """As other programs do; create_array() is refused where the group above is being made."""
+    store, other = MemoryStore(), MemoryStore()
+    xzarr3.create_array(other, "u", data=np.arange(3))
 
     def create() -> None:
-        xzarr3.create_array(store, "u", data=np.arange(3))
+        with pytest.raises(xzarr3.IncompleteWriteError, match=r"no group '/'.*is running"):
+            xzarr3.create_array(store, "u", data=np.arange(3))
+        store.set_values(contents(other).items())
 
     with pytest.raises(NodeExistsError, match="another writer has written there") as info:
         to_zarr(at_block(2, create), store)

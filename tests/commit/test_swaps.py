@@ -242,6 +242,31 @@ def test_of_two_writers_within_one_place_one_fails(
     assert xzarr3.check(store).ok
 
 
+@pytest.mark.parametrize("kind", [MemoryStore, WaitingStore])
+@pytest.mark.parametrize("mode", ["w-", "w"])
+@pytest.mark.parametrize("is_within", [True, False])
+def test_of_two_that_make_nodes_within_each_other_one_fails(
+    is_within: bool, mode: Any, kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their values have the same keys, and both store them in place."""
+    store, places, check = kind(), ["g", "g/a"], Keys._check
+    to_zarr(dataset(0), store)
+
+    def other_first(self: Keys) -> None:
+        monkeypatch.undo()
+        errors = ConflictError, NodeExistsError, IncompleteWriteError
+        refused(errors, lambda: to_zarr(dataset(7), store, group=places[not is_within], mode=mode))
+        if not is_within:
+            refused(errors, lambda: xzarr3.create_array(store, "g/a", data=[7.0], chunks=1))
+        check(self)
+
+    monkeypatch.setattr(Keys, "_check", other_first)
+    to_zarr(dataset(1), store, group=places[is_within], mode=mode)
+    assert opened(store, group=places[is_within]).load().identical(dataset(1))
+    assert left(store) == []
+    assert xzarr3.check(store).ok
+
+
 @pytest.mark.parametrize("how", WITHIN)
 @pytest.mark.parametrize("above", ABOVE)
 @pytest.mark.parametrize("is_within", [True, False])

@@ -38,7 +38,7 @@ def make_groups_above(store: Store, format: Format, path: str, look: DocumentVie
     NodeTypeError
         If there is an array above.
     IncompleteWriteError
-        If a group above is being replaced.
+        If a group above is being made, replaced or erased.
     """
     look = DocumentView(store) if look is None else look
     hierarchy = format.hierarchy_documents()
@@ -49,8 +49,8 @@ def make_groups_above(store: Store, format: Format, path: str, look: DocumentVie
             _create(store, key, look.found(key)[1], documents.encode(document))
     if format.implicit_groups or not missing:
         return []
-    # A group that is being replaced is absent for a moment: do not create one in its place.
-    check_complete(store, missing[0], f"group '/{missing[0]}'")
+    # A group that is being made or replaced is absent for a moment: do not create one in its place.
+    check_complete(store, missing[0], f"group '/{missing[0]}'", to_write=True)
     meta = GroupMetadata(zarr_format=format.zarr_format)
     look.fetch(key for above in missing for key in format.documents(meta, above))
 

@@ -76,12 +76,18 @@ class Keys(Transaction):
         goes_on, place = False, self.place
         self.lease = self._given
         if self._given is None and keeps_leases(self.target):
-            goes_on = self._take(place.lease(self.plan, self.top))
+            is_noted = self.is_staged or self.plan is not None
+            lease = place.lease(self.plan, self.top if is_noted else "")
+            goes_on = self._take(lease)
             if self.resumes and not goes_on:
                 raise self.gone()
             if not self.is_staged:
-                check_above(self.target, place.path)  # who replaces a node there from now on finds the lease
-                is_there = bool(_leaving(place)) if self.overwrite else place.is_occupied()
+                # Who replaces a node above, or writes within this place, from now on finds the lease.
+                check_above(self.target, place.path)
+                every = keys_at(self.target, place.formats, place.path) if self.overwrite else set()
+                if wait_for_writers(self.target, place.path, every, [lease.key]):
+                    every = keys_at(self.target, place.formats, place.path)
+                is_there = bool(_leaving(place, every)) if self.overwrite else place.is_occupied()
                 if is_there and not goes_on:
                     raise place.taken()  # another writer has finished since
         self._is_ours = True

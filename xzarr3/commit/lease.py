@@ -625,7 +625,7 @@ def release_together(leases: Sequence[Lease]) -> None:
             _live.discard(lease.owner)
 
 
-def check_complete(store: Store, path: str, what: str) -> str:
+def check_complete(store: Store, path: str, what: str, *, to_write: bool = False) -> str:
     """Raise if a node is absent only because a writer is replacing it, or a node above it.
 
     Parameters
@@ -635,6 +635,8 @@ def check_complete(store: Store, path: str, what: str) -> str:
         Path of the node that was not found.
     what : str
         Description of the node, for the message.
+    to_write : bool
+        Whether it is to be created, so that a living writer who makes or erases it is one more reason.
 
     Returns
     -------
@@ -655,7 +657,7 @@ def check_complete(store: Store, path: str, what: str) -> str:
     resumable = ""
     for key, value in zip(keys, values, strict=True):
         found = Holder.parse(value)
-        if found.state:
+        if found.state or (to_write and _erases(found) and found.is_dead is not True):
             raise IncompleteWriteError(_incomplete(found, store, key, what))
         if found.plan is not None:
             goes_on = "the same call with resume=True writes what is left"
@@ -665,7 +667,7 @@ def check_complete(store: Store, path: str, what: str) -> str:
 
 
 def _erases(said: Holder) -> bool:
-    """Whether a holder erases or moves the node of its place, for which nothing is staged."""
+    """Whether a holder erases or moves the node of its place, or makes a new one there: nothing is staged."""
     return said.purpose == "replace" and not said.top
 
 
@@ -719,10 +721,10 @@ def are_related(one: str, other: str) -> bool:
 
 
 def check_above(store: Store, path: str) -> None:
-    """Raise if a writer is replacing or erasing a node above a path in a store of keys: write nothing then.
+    """Raise if a writer makes, replaces or erases a node above a path in a store of keys: write nothing then.
 
-    Who erases has nothing staged. What one who replaces has staged is there until it has come to its end, or
-    is forgotten.
+    Who makes or erases one has nothing staged. What one who replaces has staged is there until it has come
+    to its end, or is forgotten.
     """
     above = path.rpartition("/")[0]
     keys = keys_above(store, above) if path and store.folder is None else []
@@ -731,8 +733,8 @@ def check_above(store: Store, path: str) -> None:
             continue
         if _erases(said):
             raise IncompleteWriteError(
-                f"cannot write '/{path}' to {store}: a group above it is being erased by {_writer(said)}, as "
-                f"key '{printable(key)}' says; wait until it has ended"
+                f"cannot write '/{path}' to {store}: a group above it is being made or erased by "
+                f"{_writer(said)}, as key '{printable(key)}' says; wait until it has ended"
             )
         if said.state and is_top(said.top) and store.exists(f"{said.top}{BEGUN}"):
             raise IncompleteWriteError(_incomplete(said, store, key, f"group '/{above}' to write to"))
