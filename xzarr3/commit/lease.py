@@ -221,10 +221,8 @@ def keys_above(store: Store, path: str) -> list[str]:
     """The keys of the leases of a place and of all places above it."""
     names = path.split("/") if path else []
     paths = ["/".join(names[:at]) for at in range(len(names) + 1)]
-    above = [f"{each}/" for each in paths[1:]]
-    # Leases beside chunks; in the draft of version 3, chunks are below ``data/root/``.
-    keys = [lease_key(prefix) for prefix in ("", *above, *(f"data/root/{each}" for each in above))]
-    return [*(place_key(store, each, "") for each in paths), *keys] if store.folder is not None else keys
+    beside = [lease_key(f"{each}/" if each else "") for each in paths]  # Beside chunks.
+    return [*(place_key(store, each, "") for each in paths), *beside] if store.folder is not None else beside
 
 
 def keeps_leases(store: Store) -> bool:
