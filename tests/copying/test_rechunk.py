@@ -88,7 +88,7 @@ LAYOUT = ("chunks", "shards", "compressors", "filters", "serializer")
         ({"chunks": (1, 2)}, ["dimensions", "chunks={'time': 100}"]),
         ({"chunks": 0}, ["'chunks'", "found 0", "at least 1"]),
         ({"chunks": "kep"}, ["'chunks'", "'kep'"]),
-        ({"shards": (3, 3, 3)}, ["dimensions"]),
+        ({"shards": (3, 3, 3)}, ["dimension"]),
         ({"encoding": {"maps": {"shards": (3, 9, 12)}}}, ["/maps", "not a multiple", "(1, 8, 12)"]),
         ({"chunks": {"time": 3}}, ["/sharded", "not a multiple", "shards=None"]),
         ({"chunks": {"tme": 3}}, ["did you mean 'time'?"]),
