@@ -519,4 +519,4 @@ def test_what_opening_one_more_store_takes(tmp_path: Path) -> None:
         return calls_of(lambda: xzarr3.open_mfdataset(paths[:number], concat_dim="t", chunks=None))
 
     each = (calls(30) - calls(10)) / 20
-    assert each < 880, each
+    assert each < 940, each
