@@ -201,7 +201,7 @@ class Store(Shown, Closing):
     xzarr3.errors.InvalidKeyError: invalid key '../x'; accepted: ...
     >>> Dictionary(read_only=True).erase_prefix("a/")
     Traceback (most recent call last):
-    xzarr3.errors.ReadOnlyError: ... is read-only
+    xzarr3.errors.ReadOnlyError: ... is read-only; ...
     """
 
     traits: Traits = Traits()
