@@ -265,7 +265,7 @@ def test_a_store_that_tells_no_changes_is_refused() -> None:
 def test_a_size_that_is_none_is_refused(size: Any) -> None:
     array = opened()
     refused(
-        ArgumentError, r"not a size.*accepted: a positive number of bytes",
+        ArgumentError, r"chunk_cache=.*accepted: a positive number of bytes",
         lambda: xzarr3.open(array.store, "a", chunk_cache=size),
         lambda: xzarr3.open_array(array.store, "a", chunk_cache=size),
         lambda: xzarr3.open_group(array.store, chunk_cache=size),

@@ -111,9 +111,10 @@ def test_fill_values_as_masks(stores: Stores, zarr_format: int, mask: bool, opti
         store: Any = xr.backends.ZarrStore.open_group(path, mode="r", **masked)
         expected = outcome(xr.open_dataset, store, engine="store", **options)
         found = outcome(ours, path, **masked, **options)
-        assert isinstance(found, Exception) == isinstance(expected, Exception)
         if not isinstance(expected, Exception):
             check_same(found, expected)
+        else:  # Dates of which the first is missing are read here alone.
+            assert isinstance(found, Exception) or "unable to decode time units" in str(expected)
 
 
 def part_of(dataset: xr.Dataset) -> xr.Dataset:

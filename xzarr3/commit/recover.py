@@ -361,13 +361,13 @@ def sweep(store: Store) -> None:
     folders = staging_folders(str(store.folder))
     leases = [lease_key(f"{os.path.basename(folder)}/") for folder in folders]
     holders = [Holder.parse(value) for value in store.get_values(leases)] if folders else []
-    needed = {holder.top for holder in holders if holder.state or holder.is_dead is not True}
+    needed = {each.top for each in holders if each.state == SWAPPING or each.is_dead is not True}
     for folder, holder in zip(folders, holders, strict=True):
         with contextlib.suppress(OSError):  # not empty
             discard(lock_of(os.path.join(folder, lease_key(""))))  # of a writer killed as it released it
             os.rmdir(folder)
             continue
-        is_needed = holder.state or f"{os.path.basename(folder)}/" in needed
+        is_needed = holder.state == SWAPPING or f"{os.path.basename(folder)}/" in needed
         if not is_needed and not os.path.lexists(os.path.join(folder, OLD)) and _is_abandoned(folder):
             remove_at_once(cast("LocalStore", store), folder)
 

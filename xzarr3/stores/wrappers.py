@@ -148,7 +148,7 @@ class ReadOnlyStore(WrapperStore):
     b'1'
     >>> store.set("a", b"2")
     Traceback (most recent call last):
-    xzarr3.errors.ReadOnlyError: <ReadOnlyStore <MemoryStore, 1 keys>> is read-only; open it to be written, ...
+    xzarr3.errors.ReadOnlyError: <ReadOnlyStore <MemoryStore, 1 keys>> is read-only; ...
     """
 
     def __init__(self, store: StoreLike) -> None:
