@@ -111,17 +111,14 @@ def test_a_field_without_time() -> None:
         assert "map, region, scan, sample" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("shape", "names", "time", "space"),
-    [
-        ((9, 8, 7), None, 0, (1, 2)), ((9, 8), None, 0, (1,)), ((9,), None, 0, ()),
-        ((9, 8), ["latitude", "longitude"], None, (0, 1)), ((9, 8), ["station", "level"], None, (0, 1)),
-        ((9, 8), ["station", "forecast_time"], 1, (0,)), ((9,), ["latitude"], None, (0,)),
-        ((9, 8, 7), ["lat", "lon", "time_counter"], 2, (0, 1)), ((9, 8, 7), ["member", "y", "x"], 0, (1, 2)),
-        ((9, 8, 7), ["lat", "lon", "level"], None, (0, 1)),
-        ((9, 8, 7, 6), ["member", "Time", "lat", "lon"], 1, (2, 3)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("shape", "names", "time", "space"), [
+    ((9, 8, 7), None, 0, (1, 2)), ((9, 8), None, 0, (1,)), ((9,), None, 0, ()),
+    ((9, 8), ["latitude", "longitude"], None, (0, 1)), ((9, 8), ["station", "level"], None, (0, 1)),
+    ((9, 8), ["station", "forecast_time"], 1, (0,)), ((9,), ["latitude"], None, (0,)),
+    ((9, 8, 7), ["lat", "lon", "time_counter"], 2, (0, 1)), ((9, 8, 7), ["member", "y", "x"], 0, (1, 2)),
+    ((9, 8, 7), ["lat", "lon", "level"], None, (0, 1)),
+    ((9, 8, 7, 6), ["member", "Time", "lat", "lon"], 1, (2, 3)),
+])  # fmt: skip
 def test_roles(shape: tuple[int, ...], names: list[str] | None, time: int | None, space: Any) -> None:
     assert roles(shape, names) == (time, space)
 
@@ -357,19 +354,16 @@ def test_it_shows_what_it_found() -> None:
     assert said[0]["chunks"] == list(found.best.chunks)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "said"),
-    [
-        ({"access": {"maps": 1}}, xzarr3.SelectionError, "did you mean 'map'?"),
-        ({"access": {"map": -1}}, xzarr3.SelectionError, "positive number"),
-        ({"access": {}}, xzarr3.SelectionError, "names no pattern"),
-        ({"target": "disc"}, ValueError, "did you mean 'disk'?"),
-        ({"shape": ()}, ValueError, "has no values to divide"),
-        ({"shape": (5, 0, 3)}, ValueError, "has no values to divide"),
-        ({"shape": None}, TypeError, "give an array or a dataset"),
-        ({"data": 5}, TypeError, "cannot advise on int"),
-    ],
-)
+@pytest.mark.parametrize(("options", "error", "said"), [
+    ({"access": {"maps": 1}}, xzarr3.SelectionError, "did you mean 'map'?"),
+    ({"access": {"map": -1}}, xzarr3.SelectionError, "positive number"),
+    ({"access": {}}, xzarr3.SelectionError, "names no pattern"),
+    ({"target": "disc"}, ValueError, "did you mean 'disk'?"),
+    ({"shape": ()}, ValueError, "has no values to divide"),
+    ({"shape": (5, 0, 3)}, ValueError, "has no values to divide"),
+    ({"shape": None}, TypeError, "give an array or a dataset"),
+    ({"data": 5}, TypeError, "cannot advise on int"),
+])  # fmt: skip
 def test_what_cannot_be_advised_on(options: dict[str, Any], error: type[Exception], said: str) -> None:
     with pytest.raises(error) as caught:
         advise(**options)

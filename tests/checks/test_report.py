@@ -230,14 +230,11 @@ class Synthetic(Store):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "codes"),
-    [
-        ("whole", []), ("holes", ["chunks-missing"]), ("outside", ["chunk-outside", "chunks-missing"]),
-        ("foreign", ["chunks-missing", "key-foreign"]), ("temporary", ["chunks-missing", "key-temporary"]),
-        ("orphans", ["chunks-missing", "chunks-orphan"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "codes"), [
+    ("whole", []), ("holes", ["chunks-missing"]), ("outside", ["chunk-outside", "chunks-missing"]),
+    ("foreign", ["chunks-missing", "key-foreign"]), ("temporary", ["chunks-missing", "key-temporary"]),
+    ("orphans", ["chunks-missing", "chunks-orphan"]),
+])  # fmt: skip
 def test_keys_take_400_bytes_each_at_most(kind: str, codes: list[str]) -> None:
     """Of each code, as many are counted as there are keys."""
     with measured() as peak:

@@ -89,8 +89,7 @@ def test_every_example_runs(command: Command, line: str, folder: Path, call: Any
 
 ERRORS = [
     ("info missing.zarr", 1, "missing.zarr", "xzarr3 tree STORE"),
-    ("info ocean.zarr no/such", 1, "no/such", "xzarr3 tree STORE"),
-    ("info file", 1, "file", ""),
+    ("info ocean.zarr no/such", 1, "no/such", "xzarr3 tree STORE"), ("info file", 1, "file", ""),
     ("info ocean.zarr broken", 1, "broken", "xzarr3 check STORE"),
     ("info ocean.zarr --option no_such=1", 1, "no_such", "NAME=VALUE"),
     ("read ocean.zarr time x", 1, "not a selection", "in quotes"),
@@ -103,22 +102,20 @@ ERRORS = [
     ("diff ocean.zarr missing.zarr", 2, "missing.zarr", "xzarr3 tree STORE"),
     ("diff ocean.zarr copy.zarr deep 0", 2, "group", ""),
     ("tree ocean.zarr nope", 1, "nope", "xzarr3 tree STORE"),
-    ("stats ocean.zarr nope", 1, "nope", "xzarr3 tree STORE"),
-    ("consolidate ocean.zarr sst", 1, "array", ""),
+    ("stats ocean.zarr nope", 1, "nope", "xzarr3 tree STORE"), ("consolidate ocean.zarr sst", 1, "array", ""),
     ("recover missing.zarr", 1, "missing.zarr", "xzarr3 tree STORE"),
     ("copy ocean.zarr r.zarr --chunks a=1,a=2", 2, "not lengths", "copy --help"),
     ("copy ocean.zarr r.zarr --filter {", 2, "not a codec", "copy --help"),
     ("copy a b --chunks 1 --advice", 2, "not both", "copy --help"),
     ("copy a b --access map", 2, "--advice", "copy --help"),
     ("copy v2.zarr r.zarr --chunks x=3", 1, "no copied array", "--help shows"),
-    ("no-such-command", 2, "no-such-command", "xzarr3 --help"),
-    ("tre", 2, "tre", "xzarr3 --help"),
+    ("no-such-command", 2, "no-such-command", "xzarr3 --help"), ("tre", 2, "tre", "xzarr3 --help"),
     ("info", 2, "STORE", "xzarr3 info --help"),
     ("info --no-such-option", 2, "--no-such-option", "xzarr3 info --help"),
     ("explain ocean.zarr sst --threads 0", 2, "--threads", ""),
     ("info s3://b/x --option anon", 2, "NAME=VALUE", "info --help"),
     ("read ocean.zarr time -1", 2, "-1", "put -- before"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("line", "expected", "named", "hint"), ERRORS, ids=[line for line, *_ in ERRORS])
@@ -273,18 +270,13 @@ def test_selections_lengths_and_options_are_parsed() -> None:
     assert {text: arguments.store_option_of(f"name={text}")[1] for text in OPTIONS} == OPTIONS
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "", "x", "1.5", "True", "None", "1 +", "1 + 1", "a.b", "f()", "__import__('os').system('true')",
-        "0] or _[1", "0][1", "0]; _[1", "[x for x in y]", "{1}", "{1: 2}", "~1", "--1", "1:2:3:4", "'a':",
-        "lambda: 0",
-        "b'x'", "1j", "[1.5]", "[None]", "*a", "x:=1", "(yield)", "f'{1}'", "\0", "\ud800", "9" * 5000,
-        "(" * 300,
-        "-" * 100_000 + "1", "[" * 100_000, "0 # comment", "1 if 1 else 2", "await 1",
-    ],
-    ids=lambda text: text[:20],
-)  # fmt: skip
+@pytest.mark.parametrize("text", [
+    "", "x", "1.5", "True", "None", "1 +", "1 + 1", "a.b", "f()", "__import__('os').system('true')",
+    "0] or _[1", "0][1", "0]; _[1", "[x for x in y]", "{1}", "{1: 2}", "~1", "--1", "1:2:3:4", "'a':",
+    "lambda: 0",
+    "b'x'", "1j", "[1.5]", "[None]", "*a", "x:=1", "(yield)", "f'{1}'", "\0", "\ud800", "9" * 5000, "(" * 300,
+    "-" * 100_000 + "1", "[" * 100_000, "0 # comment", "1 if 1 else 2", "await 1",
+], ids=lambda text: text[:20])  # fmt: skip
 def test_what_is_no_selection_is_one_line(text: str, call: Any) -> None:
     status, out, err = call("explain", "no.zarr", "sst", "--", text)
     assert (status, out, err.count("\n")) == (1, "", 2)

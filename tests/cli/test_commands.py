@@ -20,43 +20,32 @@ TREE = """\
 └── time (time: 8) int64""".splitlines()
 
 
-@pytest.mark.parametrize(
-    ("line", "lines"),
-    [
-        ("tree ocean.zarr", TREE),
-        ("tree --depth 1 ocean.zarr /", TREE[:2] + TREE[3:]),
-        ("tree ocean.zarr deep", ["/deep", "└── salt (time: 8, lat: 6) float32"]),
-        ("tree ocean.zarr lat", ["/lat (lat: 6) float64"]),
-        ("read ocean.zarr time --raw", ["[0 1 2 3 4 5 6 7]"]),
-        ("read ocean.zarr time :2", ["['2000-01-01' '2000-01-02']"]),
-        ("read ocean.zarr time -- -1", ["2000-01-08"]),
-        ("read ocean.zarr time --raw -- -1", ["7"]),
-        ("read ocean.zarr time ::3 --json", ['["2000-01-01", "2000-01-04", "2000-01-07"]']),
-        ("read ocean.zarr time ::3 --json --raw", ["[0, 3, 6]"]),
-        ("read ocean.zarr/time / :2 --raw", ["[0 1]"]),
-    ],
-)
+@pytest.mark.parametrize(("line", "lines"), [
+    ("tree ocean.zarr", TREE), ("tree --depth 1 ocean.zarr /", TREE[:2] + TREE[3:]),
+    ("tree ocean.zarr deep", ["/deep", "└── salt (time: 8, lat: 6) float32"]),
+    ("tree ocean.zarr lat", ["/lat (lat: 6) float64"]), ("read ocean.zarr time --raw", ["[0 1 2 3 4 5 6 7]"]),
+    ("read ocean.zarr time :2", ["['2000-01-01' '2000-01-02']"]),
+    ("read ocean.zarr time -- -1", ["2000-01-08"]), ("read ocean.zarr time --raw -- -1", ["7"]),
+    ("read ocean.zarr time ::3 --json", ['["2000-01-01", "2000-01-04", "2000-01-07"]']),
+    ("read ocean.zarr time ::3 --json --raw", ["[0, 3, 6]"]), ("read ocean.zarr/time / :2 --raw", ["[0 1]"]),
+])  # fmt: skip
 def test_lines(line: str, lines: list[str], folder: Path, call: Any) -> None:
     status, out, err = call(*line.split())
     assert (status, err) == (0, "")
     assert out.splitlines() == lines
 
 
-@pytest.mark.parametrize(
-    ("line", "parts"),
-    [
-        ("info ocean.zarr", ["title", "An ocean", "├── deep/", "(time: 8, lat: 6, lon: 12) float32"]),
-        ("info ocean.zarr sst", ["float32", "(8, 6, 12)", "(2, 3, 12)", "'lon'", "units  K", "zstd"]),
-        ("stats ocean.zarr", ["/deep/salt", "0 of 12 chunks (0 %)", "8 of 8 chunks (100 %)", "documents"]),
-        ("info both.json", ["2 groups along 'time'", "sst", "joined", "the same in all"]),
-        ("info both.json sst", ["(16, 6, 12)", "0 to 8", "8 to 16", "units  K"]),
-        ("info both.json --json", ['"node_type": "group"', '"path": "sst"']),
-        ("tree both.json", ["├── sst (time: 16, lat: 6, lon: 12) float32"]),
-        ("tree both.json sst --json", ['"node_type": "array"']),
-        ("read both.json time 8:10 --raw", ["[0 1]"]),
-        ("explain both.json sst 7:9", ["requests", "/sst of"]),
-    ],
-)
+@pytest.mark.parametrize(("line", "parts"), [
+    ("info ocean.zarr", ["title", "An ocean", "├── deep/", "(time: 8, lat: 6, lon: 12) float32"]),
+    ("info ocean.zarr sst", ["float32", "(8, 6, 12)", "(2, 3, 12)", "'lon'", "units  K", "zstd"]),
+    ("stats ocean.zarr", ["/deep/salt", "0 of 12 chunks (0 %)", "8 of 8 chunks (100 %)", "documents"]),
+    ("info both.json", ["2 groups along 'time'", "sst", "joined", "the same in all"]),
+    ("info both.json sst", ["(16, 6, 12)", "0 to 8", "8 to 16", "units  K"]),
+    ("info both.json --json", ['"node_type": "group"', '"path": "sst"']),
+    ("tree both.json", ["├── sst (time: 16, lat: 6, lon: 12) float32"]),
+    ("tree both.json sst --json", ['"node_type": "array"']), ("read both.json time 8:10 --raw", ["[0 1]"]),
+    ("explain both.json sst 7:9", ["requests", "/sst of"]),
+])  # fmt: skip
 def test_parts(line: str, parts: list[str], folder: Path, call: Any) -> None:
     xzarr3.concat(["ocean.zarr"] * 2, "time", check_labels=False).to_json("both.json")
     given = line.split()
@@ -96,14 +85,12 @@ VALUES: dict[str, tuple[Any, str | dict[str, Any], Any]] = {
     "floats": ([1.5, np.nan, np.inf, -np.inf], "f8", [1.5, "NaN", "Infinity", "-Infinity"]),
     "complex": ([1 + 2j], "c16", [[1.0, 2.0]]),
     "complex of NaN": ([complex(np.nan, 1)], "c8", [["NaN", 1.0]]),
-    "truth": ([True, False], "bool", [True, False]),
-    "text": (["a", "é\x7f"], "string", ["a", "é\x7f"]),
-    "fixed text": (["a", "bc"], "U2", ["a", "bc"]),
-    "bytes": ([b"\xff"], "S1", ["/w=="]),
+    "truth": ([True, False], "bool", [True, False]), "text": (["a", "é\x7f"], "string", ["a", "é\x7f"]),
+    "fixed text": (["a", "bc"], "U2", ["a", "bc"]), "bytes": ([b"\xff"], "S1", ["/w=="]),
     "times": (np.array(["2020-01-01", "NaT"], "M8[D]"), "M8[D]", ["2020-01-01", "NaT"]),
     "struct": (np.array([(1, 2.5)], [("a", "i2"), ("b", "f4")]), "", [{"a": 1, "b": 2.5}]),
     "large": ([2**63 - 1], "i8", [2**63 - 1]),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", VALUES)
@@ -174,15 +161,11 @@ def test_many_values_are_summarised_unless_all_are_asked_for(folder: Path, call:
     assert full.replace("[", " ").split()[2345] == "2345"
 
 
-@pytest.mark.parametrize(
-    ("options", "text", "expected"),
-    [
-        ((), "0, 1:5", lambda a: a.explain((0, slice(1, 5)))),
-        ((), "...", lambda a: a.explain()),
-        ((), "[0, 5], [1, 2]", lambda a: a.explain(([0, 5], [1, 2]))),
-        (("--threads", "1"), "-1:, 3", lambda a: a.explain((slice(-1, None), 3), threads=1)),
-    ],
-)
+@pytest.mark.parametrize(("options", "text", "expected"), [
+    ((), "0, 1:5", lambda a: a.explain((0, slice(1, 5)))), ((), "...", lambda a: a.explain()),
+    ((), "[0, 5], [1, 2]", lambda a: a.explain(([0, 5], [1, 2]))),
+    (("--threads", "1"), "-1:, 3", lambda a: a.explain((slice(-1, None), 3), threads=1)),
+])  # fmt: skip
 def test_explain(folder: Path, options: tuple[str, ...], text: str, expected: Any, call: Any) -> None:
     found = expected(xzarr3.open_array("ocean.zarr", "sst"))
     for given in (("explain", *options, "--", "ocean.zarr", "sst", text),
@@ -206,16 +189,12 @@ def test_tree_of_consolidated_metadata_takes_as_many_requests_for_any_nodes(fold
     assert numbers[0] == numbers[1] <= 2
 
 
-@pytest.mark.parametrize(
-    ("options", "layouts"),
-    [
-        ("--chunks time=4,lat=6", {"sst": ((4, 6, 12), None), "lat": ((6,), None)}),
-        ("--chunks 4,3,12 --source-path sst", {"": ((4, 3, 12), None)}),
-        ("--chunks 1kB", {"lat": ((6,), None)}),
-        ("--chunks auto", {"sst": ((8, 6, 12), None)}),
-        ("--chunks time=2,lat=2 --shards time=8,lat=6", {"deep/salt": ((2, 2), (8, 6))}),
-    ],
-)
+@pytest.mark.parametrize(("options", "layouts"), [
+    ("--chunks time=4,lat=6", {"sst": ((4, 6, 12), None), "lat": ((6,), None)}),
+    ("--chunks 4,3,12 --source-path sst", {"": ((4, 3, 12), None)}), ("--chunks 1kB", {"lat": ((6,), None)}),
+    ("--chunks auto", {"sst": ((8, 6, 12), None)}),
+    ("--chunks time=2,lat=2 --shards time=8,lat=6", {"deep/salt": ((2, 2), (8, 6))}),
+])  # fmt: skip
 def test_chunks_and_shards(options: str, layouts: dict[str, Any], folder: Path, call: Any) -> None:
     status, _, err = call("copy", "ocean.zarr", "r.zarr", *options.split())
     assert (status, err) == (0, "")

@@ -112,18 +112,12 @@ def test_chunks_are_moved_as_they_are(new: Any) -> None:
     assert moved == {key[4:]: value for key, value in contents(store).items() if "/c/" in key}
 
 
-@pytest.mark.parametrize(
-    ("options", "new", "field"),
-    [
-        ({"shards": 4, "chunks": 2}, 2, "sharding_indexed"),
-        ({"shards": 4, "chunks": 2}, "3-draft", "sharding_indexed"),
-        ({"chunks": [[1, 3, 4]]}, 2, "chunk_grid"),
-        ({"chunks": [[1, 3, 4]]}, "3-draft", "chunk_grid"),
-        ({"compressors": "zstd"}, "3-draft", "zstd"),
-        ({"filters": [DELTA]}, "3-draft", "filters=None"),
-    ],
-    ids=range(6),
-)
+@pytest.mark.parametrize(("options", "new", "field"), [
+    ({"shards": 4, "chunks": 2}, 2, "sharding_indexed"),
+    ({"shards": 4, "chunks": 2}, "3-draft", "sharding_indexed"), ({"chunks": [[1, 3, 4]]}, 2, "chunk_grid"),
+    ({"chunks": [[1, 3, 4]]}, "3-draft", "chunk_grid"), ({"compressors": "zstd"}, "3-draft", "zstd"),
+    ({"filters": [DELTA]}, "3-draft", "filters=None"),
+], ids=range(6))  # fmt: skip
 def test_what_a_format_cannot_say(options: dict[str, Any], new: Any, field: str) -> None:
     store, target = MemoryStore(), MemoryStore()
     xzarr3.create_array(store, "fine", data=np.arange(3), compressors="gzip")
@@ -198,13 +192,10 @@ def test_consolidated_metadata_come_along() -> None:
     assert_same(xzarr3.open_group(store), xzarr3.open_group(draft))
 
 
-@pytest.mark.parametrize(
-    "places",
-    [
-        "outer: outer:", "outer: outer:below", "outer:deep outer:deep/er/copy", "outer:deep/er outer:deep",
-        "outer/f4: outer:", "outer: outer/f4:", "outer: outer/f4/copy:", "outer/f4: link:",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("places", [
+    "outer: outer:", "outer: outer:below", "outer:deep outer:deep/er/copy", "outer:deep/er outer:deep",
+    "outer/f4: outer:", "outer: outer/f4:", "outer: outer/f4/copy:", "outer/f4: link:",
+])  # fmt: skip
 def test_a_source_that_overlaps_the_target_is_refused(places: str, tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "outer")
     hierarchy(store, 3)
@@ -450,13 +441,10 @@ def test_filters_within_shards_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["str", "U3"])
-@pytest.mark.parametrize(
-    ("attributes", "marks"),
-    [
-        ({"_FillValue": "b"}, "NA"),
-        ({"missing_value": "b"}, ["b", "NA"]), ({"missing_value": ["b", "NA"]}, ["b", "NA"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("attributes", "marks"), [
+    ({"_FillValue": "b"}, "NA"),
+    ({"missing_value": "b"}, ["b", "NA"]), ({"missing_value": ["b", "NA"]}, ["b", "NA"]),
+])  # fmt: skip
 def test_copy_keeps_what_text_is_missing(dtype: str, attributes: Any, marks: Any, tmp_path: Path) -> None:
     paths = [tmp_path / f"{at}" for at in range(3)]
     root = xzarr3.create_group(paths[0], zarr_format=2)

@@ -48,28 +48,25 @@ KEPT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("asked", "changed"),
-    [
-        ({}, {}),
-        ({"chunks": {"time": -1, "lat": 4}, "shards": None},
-         {"maps": ((20, 4, 12), None), "sharded": ((20, 4, 2), None), "time": ((20,), None)}),
-        ({"chunks": {"lon": 4}}, {"maps": ((1, 8, 4), None), "sharded": ((2, 2, 4), (4, 4, 4))}),
-        ({"shards": {"lat": 8}}, {"maps": ((1, 8, 12), (1, 8, 12)), "sharded": ((2, 2, 2), (4, 8, 4))}),
-        ({"chunks": 3, "shards": None},
-         {**dict.fromkeys(("maps", "sharded"), ((3, 3, 3), None)),
-          **dict.fromkeys(("time", "deep/text"), ((3,), None))}),
-        ({"encoding": {"maps": {"chunks": (20, 2, 2), "shards": (20, 4, 4)}}},
-         {"maps": ((20, 2, 2), (20, 4, 4))}),
-        ({"encoding": {"maps": {"chunks": [-1, [3, 5], 4]}}}, {"maps": (((20,), (3, 5), (4, 4, 4)), None)}),
-        ({"encoding": {"/sharded": {"chunks": 4}}}, {"sharded": ((4, 4, 4), None)}),
-        ({"encoding": {"text": {"chunks": {"time": 7}}}}, {"deep/text": ((7,), None)}),
-        ({"shards": None, "encoding": {"maps": {"shards": (2, 8, 12)}}},
-         {"maps": ((1, 8, 12), (2, 8, 12)), "sharded": ((2, 2, 2), None)}),
-        ({"chunks": {"time": 4}, "encoding": {"time": {"chunks": "keep"}}},
-         {"maps": ((4, 8, 12), None), "sharded": ((4, 2, 2), (4, 4, 4)), "deep/text": ((4,), None)}),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("asked", "changed"), [
+    ({}, {}),
+    ({"chunks": {"time": -1, "lat": 4}, "shards": None},
+     {"maps": ((20, 4, 12), None), "sharded": ((20, 4, 2), None), "time": ((20,), None)}),
+    ({"chunks": {"lon": 4}}, {"maps": ((1, 8, 4), None), "sharded": ((2, 2, 4), (4, 4, 4))}),
+    ({"shards": {"lat": 8}}, {"maps": ((1, 8, 12), (1, 8, 12)), "sharded": ((2, 2, 2), (4, 8, 4))}),
+    ({"chunks": 3, "shards": None},
+     {**dict.fromkeys(("maps", "sharded"), ((3, 3, 3), None)),
+      **dict.fromkeys(("time", "deep/text"), ((3,), None))}),
+    ({"encoding": {"maps": {"chunks": (20, 2, 2), "shards": (20, 4, 4)}}},
+     {"maps": ((20, 2, 2), (20, 4, 4))}),
+    ({"encoding": {"maps": {"chunks": [-1, [3, 5], 4]}}}, {"maps": (((20,), (3, 5), (4, 4, 4)), None)}),
+    ({"encoding": {"/sharded": {"chunks": 4}}}, {"sharded": ((4, 4, 4), None)}),
+    ({"encoding": {"text": {"chunks": {"time": 7}}}}, {"deep/text": ((7,), None)}),
+    ({"shards": None, "encoding": {"maps": {"shards": (2, 8, 12)}}},
+     {"maps": ((1, 8, 12), (2, 8, 12)), "sharded": ((2, 2, 2), None)}),
+    ({"chunks": {"time": 4}, "encoding": {"time": {"chunks": "keep"}}},
+     {"maps": ((4, 8, 12), None), "sharded": ((4, 2, 2), (4, 4, 4)), "deep/text": ((4,), None)}),
+])  # fmt: skip
 def test_layouts(asked: dict[str, Any], changed: dict[str, Any]) -> None:
     store = source()
     copied = xzarr3.copy(store, MemoryStore(), **asked)
@@ -82,35 +79,31 @@ def test_layouts(asked: dict[str, Any], changed: dict[str, Any]) -> None:
 LAYOUT = ("chunks", "shards", "compressors", "filters", "serializer")
 
 
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        ({"chunks": (1, 2)}, ["dimensions", "chunks={'time': 100}"]),
-        ({"chunks": 0}, ["'chunks'", "found 0", "at least 1"]),
-        ({"chunks": "kep"}, ["'chunks'", "'kep'"]),
-        ({"shards": (3, 3, 3)}, ["dimension"]),
-        ({"encoding": {"maps": {"shards": (3, 9, 12)}}}, ["/maps", "not a multiple", "(1, 8, 12)"]),
-        ({"chunks": {"time": 3}}, ["/sharded", "not a multiple", "shards=None"]),
-        ({"chunks": {"tme": 3}}, ["did you mean 'time'?"]),
-        ({"shards": {"level": 3}}, ["'shards'", "'level'", "'lat', 'lon', 'time'"]),
-        ({"encoding": {"time": {"chunks": {"lat": 3}}}}, ["encoding['time'].chunks", "'lat'"]),
-        ({"encoding": {"mapps": {"chunks": 3}}}, ["did you mean 'maps'?"]),
-        ({"encoding": {"deep": {"chunks": 3}}}, ["group", "deep/text"]),
-        ({"encoding": {"maps": {"chunk": 3}}}, ["encoding['maps']", "did you mean 'chunks'?"]),
-        ({"encoding": {"maps": 3}}, ["encoding['maps']", "found 3"]),
-        *(({"encoding": {"maps": {key: value}}}, [f"found '{key}'"])  # It is not packed so.
-          for key, value in {"scale_factor": 0.5, "dtype": "f8", "_FillValue": 7}.items()),
-        ({"encoding": {"maps": {"fill_value": "x"}}}, ["/maps", "fill_value"]),
-        ({"chunks": {"time": [3, 4]}, "shards": None}, ["add up to 7"]),
-        ({"encoding": {"maps": {"chunks": [1, [3, 5], 12]}}, "zarr_format": 2, "shards": None}, ["/maps"]),
-        ({"encoding": {"maps": {"shards": "auto"}}, "zarr_format": 2, "shards": None}, ["/maps", "no shar"]),
-        *(({name: "kep"}, ["did you mean 'keep'?"]) for name in LAYOUT),
-        *(({"encoding": {"maps": {name: "kep"}}}, ["did you mean 'keep'?"]) for name in LAYOUT),
-        *(({"threads": number}, ["threads=", "at least 1"]) for number in (0, -1, 1.5, "2")),
-        *(({"encoding": {one: {"compressors": None}, other: {"chunks": 1}}}, ["two keys for one", other])
-          for one, other in (("text", "deep/text"), ("maps", "/maps"))),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("asked", "words"), [
+    ({"chunks": (1, 2)}, ["dimensions", "chunks={'time': 100}"]),
+    ({"chunks": 0}, ["'chunks'", "found 0", "at least 1"]), ({"chunks": "kep"}, ["'chunks'", "'kep'"]),
+    ({"shards": (3, 3, 3)}, ["dimension"]),
+    ({"encoding": {"maps": {"shards": (3, 9, 12)}}}, ["/maps", "not a multiple", "(1, 8, 12)"]),
+    ({"chunks": {"time": 3}}, ["/sharded", "not a multiple", "shards=None"]),
+    ({"chunks": {"tme": 3}}, ["did you mean 'time'?"]),
+    ({"shards": {"level": 3}}, ["'shards'", "'level'", "'lat', 'lon', 'time'"]),
+    ({"encoding": {"time": {"chunks": {"lat": 3}}}}, ["encoding['time'].chunks", "'lat'"]),
+    ({"encoding": {"mapps": {"chunks": 3}}}, ["did you mean 'maps'?"]),
+    ({"encoding": {"deep": {"chunks": 3}}}, ["group", "deep/text"]),
+    ({"encoding": {"maps": {"chunk": 3}}}, ["encoding['maps']", "did you mean 'chunks'?"]),
+    ({"encoding": {"maps": 3}}, ["encoding['maps']", "found 3"]),
+    *(({"encoding": {"maps": {key: value}}}, [f"found '{key}'"])  # It is not packed so.
+      for key, value in {"scale_factor": 0.5, "dtype": "f8", "_FillValue": 7}.items()),
+    ({"encoding": {"maps": {"fill_value": "x"}}}, ["/maps", "fill_value"]),
+    ({"chunks": {"time": [3, 4]}, "shards": None}, ["add up to 7"]),
+    ({"encoding": {"maps": {"chunks": [1, [3, 5], 12]}}, "zarr_format": 2, "shards": None}, ["/maps"]),
+    ({"encoding": {"maps": {"shards": "auto"}}, "zarr_format": 2, "shards": None}, ["/maps", "no shar"]),
+    *(({name: "kep"}, ["did you mean 'keep'?"]) for name in LAYOUT),
+    *(({"encoding": {"maps": {name: "kep"}}}, ["did you mean 'keep'?"]) for name in LAYOUT),
+    *(({"threads": number}, ["threads=", "at least 1"]) for number in (0, -1, 1.5, "2")),
+    *(({"encoding": {one: {"compressors": None}, other: {"chunks": 1}}}, ["two keys for one", other])
+      for one, other in (("text", "deep/text"), ("maps", "/maps"))),
+])  # fmt: skip
 def test_what_does_not_fit(asked: dict[str, Any], words: list[str]) -> None:
     target = MemoryStore()
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - the words follow
@@ -228,20 +221,13 @@ def test_any_grid_to_any_grid(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("old", "new", "memory", "most"),
-    [
-        ((1, 20, 30), (60, 2, 2), 2**20, 1),  # all of it fits
-        ((1, 20, 30), (60, 2, 2), 100_000, 2),
-        ((60, 2, 2), (1, 20, 30), 100_000, 2),
-        ((1, 20, 30), (60, 2, 2), 20_000, 1),
-        ((60, 2, 2), (1, 20, 30), 20_000, 1),
-        ((1, 20, 30), (60, 2, 2), 10_000, 1),
-        ((7, 20, 30), (60, 3, 4), 60_000, 2),
-        ((10, 20, 30), (20, 20, 30), 200_000, 1),
-        ((10, 20, 30), (15, 20, 30), 400_000, 1),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "memory", "most"), [
+    ((1, 20, 30), (60, 2, 2), 2**20, 1),  # all of it fits
+    ((1, 20, 30), (60, 2, 2), 100_000, 2), ((60, 2, 2), (1, 20, 30), 100_000, 2),
+    ((1, 20, 30), (60, 2, 2), 20_000, 1), ((60, 2, 2), (1, 20, 30), 20_000, 1),
+    ((1, 20, 30), (60, 2, 2), 10_000, 1), ((7, 20, 30), (60, 3, 4), 60_000, 2),
+    ((10, 20, 30), (20, 20, 30), 200_000, 1), ((10, 20, 30), (15, 20, 30), 400_000, 1),
+])  # fmt: skip
 def test_chunks_are_read_few_times(old: Any, new: Any, memory: int, most: int) -> None:
     store = recording()
     array = xzarr3.create_array(store, data=np.ones((60, 20, 30), "f4"), chunks=old, compressors="gzip")

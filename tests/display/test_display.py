@@ -429,16 +429,12 @@ class Pair(NamedTuple):
     other: Any
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (Pair(np.float32(1.5), (1, [np.int8(2)])), {"one": 1.5, "other": [1, [2]]}),
-        ({"a": ABSENT, "b": None, "c": True}, {"b": None, "c": True}),
-        (np.dtype("i2"), "int16"),
-        (b"\xff", "b'\\xff'"),
-        (Told((("/", "x", "y"),)), {"rows": [["/", "x", "y"]], "by_node": True, "most": 10, "number": 1}),
-    ],
-)
+@pytest.mark.parametrize(("value", "expected"), [
+    (Pair(np.float32(1.5), (1, [np.int8(2)])), {"one": 1.5, "other": [1, [2]]}),
+    ({"a": ABSENT, "b": None, "c": True}, {"b": None, "c": True}), (np.dtype("i2"), "int16"),
+    (b"\xff", "b'\\xff'"),
+    (Told((("/", "x", "y"),)), {"rows": [["/", "x", "y"]], "by_node": True, "most": 10, "number": 1}),
+])  # fmt: skip
 def test_plain(value: Any, expected: Any) -> None:
     assert plain(value) == expected
     json.dumps(plain(value))

@@ -71,8 +71,7 @@ CREATED: dict[str, Callable[[ModuleType], Any]] = {
     "zeros": lambda lib: lib.zeros((5, 4), chunks=(2, 2)),
     "zeros of one dimension": lambda lib: lib.zeros(5, dtype="int16"),
     "ones": lambda lib: lib.ones((5, 4), dtype="f4", store=new(lib), path="x/y"),
-    "full": lambda lib: lib.full((3,), 7),
-    "full of integers": lambda lib: lib.full((3,), 7, dtype="int8"),
+    "full": lambda lib: lib.full((3,), 7), "full of integers": lambda lib: lib.full((3,), 7, dtype="int8"),
     "empty": lambda lib: lib.empty((3,), fill_value=2.0),
     "array": lambda lib: lib.array(PLANE, chunks=(5, 5)),
     "array of lists": lambda lib: lib.array([[1, 2], [3, 4]]),
@@ -94,8 +93,7 @@ CREATED: dict[str, Callable[[ModuleType], Any]] = {
     "from_array of numpy's without values": lambda lib: lib.from_array(
         new(lib), data=PLANE, write_data=False
     ),
-    "one chunk": laid_out(chunks=-1),
-    "no chunks": laid_out(chunks=False),
+    "one chunk": laid_out(chunks=-1), "no chunks": laid_out(chunks=False),
     "a whole dimension": laid_out(chunks=(2, -1)),
     "shards of a whole array": laid_out(chunks=(2, 3), shards=-1),
     "shards of a whole dimension": laid_out(chunks=(2, 3), shards=(-1, 6)),
@@ -104,8 +102,7 @@ CREATED: dict[str, Callable[[ModuleType], Any]] = {
         if lib is zarr
         else laid_out(chunks=None)(lib)
     ),
-    "sharded": sharded,
-    "group.zeros": lambda lib: lib.group().zeros(name="z", shape=(4, 4), chunks=(2, 2)),
+    "sharded": sharded, "group.zeros": lambda lib: lib.group().zeros(name="z", shape=(4, 4), chunks=(2, 2)),
     "group.ones": lambda lib: lib.group().ones(name="z", shape=(4, 4), dtype="i2"),
     "group.full": lambda lib: lib.group().full(name="z", shape=(4, 4), fill_value=9),
     "group.empty": lambda lib: lib.group().empty(name="z", shape=(4,)),
@@ -114,7 +111,7 @@ CREATED: dict[str, Callable[[ModuleType], Any]] = {
     "group.full_like": lambda lib: lib.group().full_like(name="z", data=PLANE, fill_value=4),
     "group.empty_like": lambda lib: lib.group().empty_like(name="z", data=sharded(lib)),
     "group.require_array": lambda lib: lib.group().require_array("q/r", shape=(3,), dtype="i2"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("how", CREATED)
@@ -145,9 +142,8 @@ WRONG: dict[str, list[Any]] = {
     "basic": [([0, 2], 1), 99, (1, 2, 3), np.array([0, 1])],
     "orthogonal": [([0, 99], [1]), ([True], [0]), (1, 2, 3)],
     "coordinate": [([0, 2],), [0, 2], (slice(2), 1), ([0, 2], ...), ([0, 99], [0, 0])],
-    "mask": [MASK[:5], [True] * 10, PLANE],
-    "block": [([0], 0), (slice(0, 3, 2), 0), (9, 9)],
-}
+    "mask": [MASK[:5], [True] * 10, PLANE], "block": [([0], 0), (slice(0, 3, 2), 0), (9, 9)],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", SELECTIONS)
@@ -226,8 +222,7 @@ def hierarchy(lib: ModuleType) -> Any:
 
 ASKED: dict[str, Callable[[Any], Any]] = {
     "array_keys": lambda root: sorted(root.array_keys()),
-    "group_keys": lambda root: sorted(root.group_keys()),
-    "keys": lambda root: sorted(root.keys()),
+    "group_keys": lambda root: sorted(root.group_keys()), "keys": lambda root: sorted(root.keys()),
     "array_values": lambda root: sorted(each.name for each in root.array_values()),
     "group_values": lambda root: sorted(each.name for each in root.group_values()),
     "arrays": lambda root: sorted((name, each.shape) for name, each in root.arrays()),
@@ -235,13 +230,11 @@ ASKED: dict[str, Callable[[Any], Any]] = {
     "members": lambda root: sorted(name for name, _ in root.members()),
     "members of all levels": lambda root: sorted(name for name, _ in root.members(max_depth=None)),
     "nmembers": lambda root: (root.nmembers(), root.nmembers(max_depth=None), root["g"].nmembers()),
-    "len": len,
-    "in": lambda root: ("a" in root, "g/c" in root, "z" in root),
+    "len": len, "in": lambda root: ("a" in root, "g/c" in root, "z" in root),
     "update_attributes": lambda root: dict(root.update_attributes({"x": 1}).attrs),
     "update_attributes of an array": lambda root: dict(root["a"].update_attributes({"x": 1}).attrs),
     "get": lambda root: (root.get("z", 7), root.get("a").shape),
-    "get_array": lambda root: root.get_array("g/c").shape,
-    "get_group": lambda root: root.get_group("g").path,
+    "get_array": lambda root: root.get_array("g/c").shape, "get_group": lambda root: root.get_group("g").path,
     "require_group": lambda root: root.require_group("g").path,
     "require_groups": lambda root: [each.path for each in root.require_groups("g", "h")],
     "require_array": lambda root: root.require_array("a", shape=4, dtype="f8").dtype,
@@ -249,7 +242,7 @@ ASKED: dict[str, Callable[[Any], Any]] = {
     "store_path": lambda root: (root["g/c"].store_path.path, root["g/c"].store_path.store is root.store),
     "name": lambda root: (root.name, root.path, root["g"].name, root["g"].basename),
     "read_only": lambda root: root.read_only,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", ASKED)

@@ -463,17 +463,14 @@ def test_mistake(things: Things, call: Any, kind: type[Exception], first: str, s
     check_manners(error)
 
 
-@pytest.mark.parametrize(
-    ("modules", "extra", "use"),
-    [
-        (["obstore", "obstore.store"], "object", lambda: xzarr3.open("https://example.org/x.zarr")),
-        (["obstore", "obstore.store"], "object", lambda: xzarr3.open_group("s3://b/x.zarr", mode="a")),
-        (["numcodecs.pcodec"], "codecs", lambda: create(serializer="numcodecs.pcodec")),
-        (["zfpy"], "codecs", lambda: create(serializer="numcodecs.zfpy")),
-        (["zfpy"], "codecs", lambda: create(serializer=xzarr3.codecs.ZfpCodec())),
-        (["ml_dtypes"], "ml-dtypes", lambda: create(dtype={"name": "float8_e3m4"})),
-    ],
-)
+@pytest.mark.parametrize(("modules", "extra", "use"), [
+    (["obstore", "obstore.store"], "object", lambda: xzarr3.open("https://example.org/x.zarr")),
+    (["obstore", "obstore.store"], "object", lambda: xzarr3.open_group("s3://b/x.zarr", mode="a")),
+    (["numcodecs.pcodec"], "codecs", lambda: create(serializer="numcodecs.pcodec")),
+    (["zfpy"], "codecs", lambda: create(serializer="numcodecs.zfpy")),
+    (["zfpy"], "codecs", lambda: create(serializer=xzarr3.codecs.ZfpCodec())),
+    (["ml_dtypes"], "ml-dtypes", lambda: create(dtype={"name": "float8_e3m4"})),
+])  # fmt: skip
 def test_missing_extra(monkeypatch: Any, modules: list[str], extra: str, use: Any) -> None:
     for module in modules:
         monkeypatch.setitem(sys.modules, module, None)

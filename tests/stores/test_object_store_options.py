@@ -44,8 +44,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("url", "kind", "address", "prefix"), [
-    ("s3://bucket", "s3", "s3://bucket", ""),
-    ("S3://bucket/a/b", "s3", "s3://bucket", "a/b/"),
+    ("s3://bucket", "s3", "s3://bucket", ""), ("S3://bucket/a/b", "s3", "s3://bucket", "a/b/"),
     ("s3a://bucket/a/b/", "s3", "s3://bucket", "a/b/"),
     ("s3://bucket/50%25 of#it?+~", "s3", "s3://bucket", "50%25 of#it?+~/"),
     ("s3://arn:aws:s3:us-west-2:12:x/x", "s3", "s3://arn:aws:s3:us-west-2:12:x", "x/"),
@@ -86,12 +85,10 @@ AT_H = {"aws_endpoint_url_s3": H, "allow_http": True}
     ("s3", {"aws_access_key_id": "k"}, {"access_key_id": "k"}),
     ("s3", {"AWS_SESSION_TOKEN": "t"}, {"session_token": "t"}),
     ("s3", {"token": "t", "region": "r"}, {"session_token": "t", "region": "r"}),
-    ("s3", {"endpoint_url": "http://h:1/"}, AT_H),
-    ("s3", {"aws_endpoint": H, "key": None}, AT_H),
+    ("s3", {"endpoint_url": "http://h:1/"}, AT_H), ("s3", {"aws_endpoint": H, "key": None}, AT_H),
     ("s3", {"endpoint_url": H, "allow_http": False}, {**AT_H, "allow_http": False}),
     ("s3", {"client_options": {"user_agent": "me"}}, {"user_agent": "me"}),
-    ("gs", {"token": "anon"}, {"skip_signature": True}),
-    ("gs", {"token": None}, {}),
+    ("gs", {"token": "anon"}, {"skip_signature": True}), ("gs", {"token": None}, {}),
     ("gs", {"token": "google_default"}, {}),
     ("gs", {"token": "/home/me/key.json"}, {"application_credentials": "/home/me/key.json"}),
     ("gs", {"endpoint_url": H}, {"base_url": H, "allow_http": True}),
@@ -105,8 +102,7 @@ def test_parse_translates_options(kind: str, options: dict[str, Any], expected: 
 
 
 @pytest.mark.parametrize(("url", "options", "text"), [
-    *((url, {}, "accepted") for url in NO_URLS),
-    ("s3://b", {"secrte": "hidden"}, "'secrte' is not valid"),
+    *((url, {}, "accepted") for url in NO_URLS), ("s3://b", {"secrte": "hidden"}, "'secrte' is not valid"),
     ("gs://b", {"key": "hidden"}, "'key' is not valid"),
     ("http://h", {"anon": True}, "unknown options of a web server: 'anon'"),
     ("s3://b", {"key": "hidden"}, "Missing SecretAccessKey"),
@@ -119,8 +115,7 @@ def test_parse_translates_options(kind: str, options: dict[str, Any], expected: 
     ("s3://b", {"profile": "hidden"}, "Boto3CredentialProvider"),
     ("s3://b", {"client_kwargs": {"region_name": "hidden"}}, "endpoint_url and region"),
     ("s3://b", {"config_kwargs": {}}, "client_options"),
-    ("s3://b", {"requester_pays": True}, "request_payer"),
-    ("s3://b", {"use_ssl": False}, "allow_http"),
+    ("s3://b", {"requester_pays": True}, "request_payer"), ("s3://b", {"use_ssl": False}, "allow_http"),
     ("s3://b", {"default_cache_type": "readahead"}, "'default_cache_type' is a name of fsspec"),
     ("az://c", {"connection_string": "hidden"}, "account_key or sas_key"),
     ("az://c", {"credential": "hidden"}, "credential_provider"),
