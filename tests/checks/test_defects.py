@@ -295,7 +295,6 @@ def test_every_code_is_planted() -> None:
     assert {code for code, *_ in DEFECTS.values()} == CODES.keys() - elsewhere
 
 
-DATA = Path(__file__).parents[1] / "data"
 KEPT = ("zarr-python-3.4.2/layouts3", "zarr-python-2.18.7/layouts", "tensorstore-0.1.86/v3",
         "netcdf-c-4.10.1/nczarr")  # fmt: skip
 

@@ -32,8 +32,7 @@ def test_bare_command_shows_help_with_every_command_on_a_line(call: Any) -> None
     assert sorted(COMMANDS) == sorted(expected.split())
     assert call("--version") == (0, f"xzarr3 {xzarr3.__version__}\n", "")
     status, out, err = call()
-    assert (status, err) == (0, "")
-    assert call("--help")[1] == out
+    assert (status, err, call("--help")[1]) == (0, "", out)
     for name in COMMANDS:
         (line,) = re.findall(rf"^  {name}  .*$", out, re.MULTILINE)
         assert len(line) <= 80
@@ -146,9 +145,7 @@ def test_debug_prints_the_traceback(folder: Path, call: Any) -> None:
 @pytest.mark.parametrize(
     "error", [OSError("disk\nfull"), ValueError("bad"), MemoryError(), KeyboardInterrupt(), AttributeError()]
 )
-def test_errors_of_others_are_one_line(
-    error: BaseException, folder: Path, call: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_of_others_are_one_line(error: Any, folder: Path, call: Any, monkeypatch: Any) -> None:
     def failing(*_: object, **__: object) -> None:
         raise error
 
@@ -273,9 +270,8 @@ def test_selections_lengths_and_options_are_parsed() -> None:
 @pytest.mark.parametrize("text", [
     "", "x", "1.5", "True", "None", "1 +", "1 + 1", "a.b", "f()", "__import__('os').system('true')",
     "0] or _[1", "0][1", "0]; _[1", "[x for x in y]", "{1}", "{1: 2}", "~1", "--1", "1:2:3:4", "'a':",
-    "lambda: 0",
     "b'x'", "1j", "[1.5]", "[None]", "*a", "x:=1", "(yield)", "f'{1}'", "\0", "\ud800", "9" * 5000, "(" * 300,
-    "-" * 100_000 + "1", "[" * 100_000, "0 # comment", "1 if 1 else 2", "await 1",
+    "-" * 100_000 + "1", "[" * 100_000, "0 # comment", "1 if 1 else 2", "await 1", "lambda: 0",
 ], ids=lambda text: text[:20])  # fmt: skip
 def test_what_is_no_selection_is_one_line(text: str, call: Any) -> None:
     status, out, err = call("explain", "no.zarr", "sst", "--", text)

@@ -202,9 +202,9 @@ def test_a_source_that_overlaps_the_target_is_refused(places: str, tmp_path: Pat
     (tmp_path / "link").symlink_to(tmp_path / "outer")
     before = contents(store), sorted(tmp_path.rglob("*"))
     (source, source_path), (target, path) = (each.split(":") for each in places.split())
-    options = {"source_path": source_path, "path": path, "overwrite": True}
-    with pytest.raises(NodeExistsError, match=r"choose another path|contains the other"):
-        xzarr3.copy(tmp_path / source, tmp_path / target, **options)
+    copy = partial(xzarr3.copy, tmp_path / source, tmp_path / target, overwrite=True)
+    words = "choose another path|contains the other"
+    refused(NodeExistsError, words, partial(copy, source_path=source_path, path=path))
     assert (contents(store), sorted(tmp_path.rglob("*"))) == before
 
 
@@ -216,13 +216,8 @@ def test_stores_of_a_folder_and_of_one_above_it_overlap(fault_server: FaultServe
         xzarr3.create_array(inner, data=np.arange(3))
         xzarr3.create_array(outer, "b", data=np.arange(3))
         cached = xzarr3.CacheStore(inner)
-        overlapping = (
-            (inner, outer, ""),
-            (cached, outer, ""),
-            (outer, inner, "a"),
-            (inner, outer, "inner/a"),
-        )
-        for source, target, path in overlapping:
+        places = ((inner, outer, ""), (cached, outer, ""), (outer, inner, "a"), (inner, outer, "inner/a"))
+        for source, target, path in places:
             with pytest.raises(NodeExistsError, match="contains the other"):
                 xzarr3.copy(source, target, path=path, overwrite=True)
         assert xzarr3.copy(inner, outer, path="beside").shape == (3,)
@@ -350,8 +345,7 @@ def test_names_of_dimensions_in_an_attribute_of_version_3(tmp_path: Path) -> Non
     xzarr3.create_array(tmp_path / "3.zarr", "v", data=np.arange(3), attributes=attributes)
     xzarr3.copy(tmp_path / "3.zarr", tmp_path / "2.zarr", zarr_format=2)
     with xr.open_dataset(tmp_path / "2.zarr", engine="xzarr3") as found:
-        assert found.v.values.tolist() == [0, 1, 2]
-        assert found.v.attrs == {"units": "K"}
+        assert (found.v.values.tolist(), found.v.attrs) == ([0, 1, 2], {"units": "K"})
 
 
 def test_codecs_that_need_not_be_understood_are_not_those_of_new_chunks() -> None:

@@ -71,9 +71,7 @@ def worked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         slow({"shards": {"time": 4}, "threads": 1}, None),
     ],
 )
-def test_killed_at_every_change(
-    options: dict[str, Any], memory: int | None, worked: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_at_every_change(options: Any, memory: Any, worked: list[Any], monkeypatch: Any) -> None:
     monkeypatch.setitem(xzarr3.options._values, "memory_limit", memory)
     before = source(MemoryStore())
     whole = MemoryStore()
@@ -162,8 +160,7 @@ def test_other_settings_are_refused_and_a_new_copy_is_not() -> None:
     xzarr3.copy(before, target, chunks=2, overwrite=True)
     whole = MemoryStore()
     xzarr3.copy(before, whole, chunks=2)
-    assert units(target) == units(whole)
-    assert left(target) == []
+    assert (units(target), left(target)) == (units(whole), [])
 
 
 def test_a_foreign_node_is_refused(store: xzarr3.Store) -> None:

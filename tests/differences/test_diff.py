@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _documents import document, edit
 from _things import measured, refused
 
 import xzarr3
-from xzarr3 import Group, MemoryStore
+from xzarr3 import Group, MemoryStore, Store
 from xzarr3.differences.values import equal, incomparable, tiles_of
 
 ATTRIBUTES = {"units": "K", "n": {"m": [1, 2]}}
@@ -97,7 +98,6 @@ def test_equal_stores_do_not_differ_and_of_other_shapes_is_compared_what_both_ha
 
 @pytest.mark.parametrize("seed", range(12))
 def test_values_against_numpy(seed: int) -> None:
-    """Random shapes, chunks, selections and differences."""
     random = np.random.default_rng(seed)
     ndim = int(random.integers(0, 4))
     shape = tuple(int(each) for each in random.integers(1, 12, ndim))
@@ -113,13 +113,11 @@ def test_values_against_numpy(seed: int) -> None:
     chosen = np.zeros(shape, bool)
     chosen[selection] = True
     where = np.argwhere((one != other) & chosen)
-    assert found.compared == chosen.sum()
-    assert sum(each.count for each in found.values) == len(where)
+    assert (found.compared, sum(each.count for each in found.values)) == (chosen.sum(), len(where))
     if len(where):
         (difference,) = found.values
         expected = [(tuple(at.tolist()), one[tuple(at)].item(), other[tuple(at)].item()) for at in where[:3]]
-        assert [*difference.first] == expected
-        assert difference.largest == 1
+        assert ([*difference.first], difference.largest) == (expected, 1)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -146,8 +144,7 @@ def test_arrays_of_which_little_is_stored(seed: int, monkeypatch: pytest.MonkeyP
     one, other = (each[tuple(map(slice, shape))] for each in arrays)
     found = xzarr3.diff(a.store, b.store, first=1000)
     wrong = ~((one == other) | (np.isnan(one) & np.isnan(other)))
-    assert found.compared == one.size
-    assert sum(each.count for each in found.values) == wrong.sum()
+    assert (found.compared, sum(each.count for each in found.values)) == (one.size, wrong.sum())
     places = [each.at for value in found.values for each in value.first]
     assert places == [*map(tuple, np.argwhere(wrong))][:1000]
 
@@ -208,8 +205,7 @@ def test_what_cannot_be_read_is_a_problem_and_the_rest_is_compared() -> None:
     assert [path for path, _ in found.problems] == ["bad", "deep/a"]
     (reverse,) = (told for path, told in xzarr3.diff(b.store, a.store).problems if path == "deep/a")
     assert [found.problems[1][1][:5], reverse[:5]] == ["in b:", "in a:"]
-    assert [each.path for each in found.values] == ["b"]
-    assert found.compared == 64 - 6
+    assert ([each.path for each in found.values], found.compared) == (["b"], 64 - 6)
     assert not found.ok
     assert "cannot be read" in str(found)
 
@@ -253,48 +249,41 @@ def test_arguments_are_checked() -> None:
 # Stores that differ in one thing, which a comparison must not take for none
 
 
-def _array(edit: Callable[[dict[str, Any]], object] | None = None, **options: Any) -> MemoryStore:
-    """A store with one array, whose document may be edited by hand."""
-    store = MemoryStore()
-    xzarr3.create_array(store, **options)
-    if edit is not None:
-        key = ".zarray" if options.get("zarr_format") == 2 else "zarr.json"
-        document = json.loads(bytes(store.get(key) or b""))
-        edit(document)
-        store.set(key, json.dumps(document).encode())
+def _array(**options: Any) -> Store:
+    """A store with one array."""
+    return xzarr3.create_array(MemoryStore(), **options).store
+
+
+def _sharded(**configuration: Any) -> Store:
+    store = _array(shape=4, chunks=2, shards=4, dtype="f8")
+    (codec,) = document(store)["codecs"]
+    edit(store, "zarr.json", codecs=[{**codec, "configuration": codec["configuration"] | configuration}])
     return store
 
 
-def _sharded(**configuration: Any) -> MemoryStore:
-    def edit(document: dict[str, Any]) -> None:
-        document["codecs"][0]["configuration"].update(configuration)
-
-    return _array(edit, shape=4, chunks=2, shards=4, dtype="f8")
-
-
-def _of_v2(**fields: Any) -> MemoryStore:
-    dtype = [("a", "f4")] if "dtype" in fields else "M8[s]"
-    return _array(lambda document: document.update(fields), shape=2, dtype=dtype, zarr_format=2)
+def _of_v2(**fields: Any) -> Store:
+    store = _array(shape=2, dtype=[("a", "f4")] if "dtype" in fields else "M8[s]", zarr_format=2)
+    edit(store, ".zarray", **fields)
+    return store
 
 
-def _filled(value: float) -> MemoryStore:
+def _filled(value: float) -> Store:
     return _array(shape=1, dtype=[("a", "f8")], fill_value=np.array((value,), [("a", "f8")])[()])
 
 
-def _data(values: Any, dtype: Any, **options: Any) -> MemoryStore:
+def _data(values: Any, dtype: Any, **options: Any) -> Store:
     return _array(data=np.array(values, dtype), **options)
 
 
-def _keyed(separator: str, zarr_format: Any) -> MemoryStore:
+def _keyed(separator: str, zarr_format: Any) -> Store:
     options = {"chunk_key_encoding": {"separator": separator}, "zarr_format": zarr_format}
     return _array(data=GRID, chunks=(4, 3), compressors="gzip", **options)
 
 
-PAIRS: dict[str, tuple[Callable[[], MemoryStore], Callable[[], MemoryStore], str]] = {
+PAIRS: dict[str, tuple[Callable[[], Store], Callable[[], Store], str]] = {
     **{
-        f"keys of chunks, {each}": (
-            partial(_keyed, "/", each), partial(_keyed, ".", each), "chunk_key_encoding",
-        ) for each in (2, 3, "3-draft")
+        f"keys of chunks, {each}": (partial(_keyed, "/", each), partial(_keyed, ".", each), "chunk_key_encoding")
+        for each in (2, 3, "3-draft")
     },
     "chunks": (lambda: _data(GRID, "f8"), lambda: _data(GRID, "f8", chunks=(1, 10)), "chunks"),
     "shards": (lambda: _data(GRID, "f8"), lambda: _data(GRID, "f8", chunks=2, shards=(6, 4)), "chunks"),
@@ -317,8 +306,6 @@ PAIRS: dict[str, tuple[Callable[[], MemoryStore], Callable[[], MemoryStore], str
     "years and attoseconds": (lambda: _data(["2000"], "M8[Y]"), lambda: _data([1], "M8[as]"), "data_type"),
     "far times": (lambda: _data([2**62, 7], "M8[s]"), lambda: _data([1, 7 * 10**9], "M8[ns]"), "data_type"),
 }  # fmt: skip
-
-
 OF_ENCODING = [case for case in PAIRS if case.startswith(("keys of", "chunks", "shards", "codecs", "place"))]
 
 

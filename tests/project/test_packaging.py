@@ -4,20 +4,21 @@ import ast
 import importlib.metadata
 import importlib.util
 import itertools
-import os
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import hatch_build
 import pytest
+from _processes import printed_by
 from _skips import fail_if_unknown
+from _things import refused
 from packaging.requirements import Requirement
 from packaging.tags import Tag, sys_tags
 
@@ -62,15 +63,8 @@ HEAVY = {
 }  # fmt: skip
 
 
-def said(program: str, *given: object, **variables: str) -> str:
-    """What a program prints."""
-    command = [sys.executable, "-c", program, *map(str, given)]
-    options: dict[str, Any] = {"capture_output": True, "text": True, "check": True}
-    return str(subprocess.run(command, env={**os.environ, **variables}, **options).stdout)
-
-
 def test_import_is_quick_and_loads_few_modules_and_no_large_library() -> None:
-    alone, calls, *loaded = said(IMPORT).split()
+    alone, calls, *loaded = printed_by(IMPORT)[0].split()
     assert int(alone) <= 10  # Arrays, stores and formats are imported on first use.
     assert int(calls) < IMPORT_BUDGET
     assert {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names <= LIBRARIES
@@ -88,7 +82,7 @@ print(*sys.modules.keys() - before)
 
 def test_the_first_read_loads_only_what_the_codecs_of_the_array_need(tmp_path: Path) -> None:
     xzarr3.create_array(tmp_path / "a", data=list(range(128)), chunks=4)
-    loaded = said(FIRST_READ, tmp_path / "a").split()
+    loaded = printed_by(FIRST_READ, str(tmp_path / "a"))[0].split()
     assert "xzarr3.io.native" in loaded
     of_pathlib = {"urllib.parse"} if sys.version_info < (3, 13) else set()
     assert {*loaded} & HEAVY - of_pathlib == {"zstandard"}
@@ -99,11 +93,8 @@ def test_modules_need_only_declared_dependencies() -> None:
     extras = {"dtypes/ml_dtypes.py": ("ml-dtypes",), "stores/object/client.py": ("object", "aws")}
     extras |= dict.fromkeys(("advice/plot.py", "advice/report.py"), ("demo",))
     # For what is of that library.
-    bridges = {
-        "stores/foreign.py": {"zarr"},
-        "codecs/foreign.py": {"zarr"},
-        "stores/icechunk.py": {"icechunk"},
-    }
+    bridges = dict.fromkeys(("stores/foreign.py", "codecs/foreign.py"), {"zarr"})
+    bridges["stores/icechunk.py"] = {"icechunk"}
     undeclared = {}
     for source in (ROOT / "xzarr3").rglob("*.py"):
         where = source.relative_to(ROOT / "xzarr3").as_posix()
@@ -191,14 +182,10 @@ def test_absent_names_say_what_to_use(owner: str) -> None:
     things = {"module": xzarr3, "Array": xzarr3.zeros(1), "Group": xzarr3.group()}
     for name, text in facts()["absent"][owner].items():
         assert not hasattr(things[owner], name)
-        with pytest.raises(AttributeError) as caught:
-            getattr(things[owner], name)
-        assert text.replace("`", "") in str(caught.value)
-    with pytest.raises(AttributeError, match=r"no attribute 'frobnicate'") as caught:
-        things[owner].frobnicate  # noqa: B018
-    assert "use" not in str(caught.value)
-    with pytest.raises(AttributeError, match="use LocalStore"):
-        xzarr3.DirectoryStore  # noqa: B018
+        refused(AttributeError, re.escape(text.replace("`", "")), partial(getattr, things[owner], name))
+    (error,) = refused(AttributeError, "no attribute 'frobnicate'", lambda: things[owner].frobnicate)
+    assert "use" not in str(error)
+    refused(AttributeError, "use LocalStore", lambda: xzarr3.DirectoryStore)
 
 
 IMPORTS = """
@@ -220,12 +207,12 @@ assert kinds == {name: type(getattr(xzarr3, name)) for name in xzarr3.__all__}
 @pytest.mark.slow
 def test_no_module_shadows_a_public_name() -> None:
     """Importing a module of the package sets an attribute of the package."""
-    said(IMPORTS)
+    printed_by(IMPORTS)
 
 
 @pytest.mark.parametrize("room", ["codecs.GzipCodec", "dtypes.Int8", "stores.Store"])
 def test_rooms_are_names_of_the_module(room: str) -> None:
-    said(f"import xzarr3; xzarr3.{room}")
+    printed_by(f"import xzarr3; xzarr3.{room}")
 
 
 COMPILER = """
@@ -259,8 +246,7 @@ def test_a_build_needs_ziglang_without_a_compiler(compiler: str, monkeypatch: py
     assert ROOT / custom["path"] == Path(hatch_build.__file__)
     needs = hatch_build.NativeBuildHook.dependencies
     works = compiler in ("nothing", "_native.c")
-    assert needs(hook()) == ([] if works else [hatch_build.ZIG])
-    assert needs(hook("sdist")) == []
+    assert (needs(hook()), needs(hook("sdist"))) == ([] if works else [hatch_build.ZIG], [])
     monkeypatch.setenv("XZARR3_TARGET", "any")
     assert needs(hook()) == []
     monkeypatch.setenv("XZARR3_TARGET", "aarch64-macos.11.0")
@@ -332,6 +318,6 @@ xzarr3.show_versions()
 
 def test_an_installation_without_native_code(tmp_path: Path) -> None:
     library = str(tmp_path / "_native.so")
-    told = said(WITHOUT, tmp_path / "a.zarr", XZARR3_NATIVE=library)
-    (line,) = re.findall("^native rows: .*$", told, re.MULTILINE)
+    told = printed_by(WITHOUT, str(tmp_path / "a.zarr"), XZARR3_NATIVE=library)
+    (line,) = (each for each in told if each.startswith("native rows: "))
     assert line.startswith(f"native rows: off: this installation has no native code ({library}: ")

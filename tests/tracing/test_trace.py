@@ -9,13 +9,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import dask.array as da
 import numpy as np
 import pytest
+from _clusters import cluster
 from _fault_server import FaultServer
 from _kinds import Four
 from _things import refused
@@ -76,18 +76,15 @@ def _is_as_before() -> bool:
 
 
 @pytest.fixture(autouse=True)
-def _leaves_nothing() -> Iterator[None]:
+def _quick_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("xzarr3.stores.object.client._FIRST_PAUSE", 0.004)
+    monkeypatch.setattr("xzarr3.stores.object.client._LONGEST_PAUSE", 0.02)
     yield
     assert _is_as_before()
 
 
-LAYOUTS: list[dict[str, Any]] = [
-    {"chunks": (5, 4)},
-    {"chunks": (5, 4), "compressors": None},
-    {"chunks": (5, 4), "shards": (10, 8)},
-    {"chunks": (5, 4), "shards": (10, 8), "compressors": None},
-    {"chunks": (5, 4), "zarr_format": 2},
-]
+PLAIN, SHARDS = {"compressors": None}, {"shards": (10, 8)}
+LAYOUTS = ({}, PLAIN, SHARDS, {**SHARDS, **PLAIN}, {"zarr_format": 2})
 
 slices = st.tuples(st.integers(0, 19), st.integers(1, 12)).map(lambda at: slice(at[0], at[0] + at[1]))
 
@@ -111,7 +108,7 @@ def test_requests_are_those_the_store_counts(layout: Any, steps: list[tuple[str,
     store = Counting()
     expected = np.zeros((20, 20), "i4")
     with xzarr3.trace() as t:
-        array = xzarr3.create_array(store, "a/b", shape=(20, 20), dtype="i4", **layout)
+        array = xzarr3.create_array(store, "a/b", shape=(20, 20), chunks=(5, 4), dtype="i4", **layout)
         for what, *region in steps:
             if what == "read":
                 np.testing.assert_array_equal(array[tuple(region)], expected[tuple(region)])
@@ -360,12 +357,6 @@ def test_seconds(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (t.total["request_seconds"], t.seconds) == (0, 15)
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xzarr3.stores.object.client._FIRST_PAUSE", 0.004)
-    monkeypatch.setattr("xzarr3.stores.object.client._LONGEST_PAUSE", 0.02)
-
-
 def _bucket(server: FaultServer, **options: Any) -> xzarr3.ObjectStore:
     wanted = {"key": "test-key", "secret": "s3cr3t-v4lue", "endpoint_url": server.url}
     return xzarr3.ObjectStore("s3://b/x", storage_options=wanted, **options)
@@ -535,8 +526,7 @@ def test_forked_children_are_not_counted(array: xzarr3.Array) -> None:
         with counters._lock, t._own._lock:
             assert run_child(work).checked() == (True, 5, 3)
         _ = array[:2]
-    assert t.arrays["/air"]["get"] == 5
-    assert t.processes == 1
+    assert (t.arrays["/air"]["get"], t.processes) == (5, 1)
 
 
 def _log_into(path: str) -> None:
@@ -581,31 +571,16 @@ def test_workers(client: Any, array: xzarr3.Array, tmp_path: Path) -> None:
     assert t.processes == 0
 
 
-@contextmanager
-def traced_cluster(**options: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """A cluster, a client that is the current one until it is closed, and a trace."""
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(threads_per_worker=1, dashboard_address=":0", **options) as cluster,
-        Client(cluster, set_as_default=False) as client,
-        client.as_current(),
-        xzarr3.trace() as t,
-    ):
-        yield cluster, client, t
-
-
 def test_workers_in_this_process(array: xzarr3.Array) -> None:
-    with traced_cluster(processes=False, n_workers=2) as (_, client, t):
+    with cluster(processes=False) as client, client.as_current(), xzarr3.trace() as t:
         from_zarr(array, chunks="units").sum().compute(scheduler=client)
-    assert t.arrays["/air"]["get"] == 8
-    assert t.processes == 1
+    assert (t.arrays["/air"]["get"], t.processes) == (8, 1)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2], ids=["closed", "retired"])
 def test_clusters_and_workers_that_end_leave_their_counts(workers: int, array: xzarr3.Array) -> None:
-    with traced_cluster(n_workers=workers, host="127.0.0.1") as (cluster, client, t):
+    with cluster(workers) as client, client.as_current(), xzarr3.trace() as t:
         from_zarr(array, chunks="units").sum().compute(scheduler=client)
         if workers > 1:  # The worker tells them as it ends.
             client.retire_workers(list(client.scheduler_info()["workers"])[:1])
@@ -613,7 +588,7 @@ def test_clusters_and_workers_that_end_leave_their_counts(workers: int, array: x
         _wait_until(lambda: _gets(t) == 8)
         if workers == 1:
             client.close()
-            cluster.close()
+            client.cluster.close()
     assert t.arrays["/air"]["get"] == 8
 
 
