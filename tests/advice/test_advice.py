@@ -107,8 +107,8 @@ def test_a_field_without_time() -> None:
     assert small
     assert all(max(each.chunks) <= 2 * min(each.chunks) for each in small)
     assert [each.access for each in xzarr3.advise(field).best.predictions] == ["map", "region"]
-    said = "no dimension is time; give dims=(?s:.*)map, region, scan, sample"
-    refuses(lambda name: xzarr3.advise(field, access={name: 1}), ("series", "append"), ValueError, said)
+    kind, said = xzarr3.SelectionError, r"(?s)no dimension is time; give dims=.*map, region, scan, sample"
+    refuses(lambda name: xzarr3.advise(field, access={name: 1}), ("series", "append"), kind, said)
 
 
 @pytest.mark.parametrize(("shape", "names", "time", "space"), [
@@ -227,8 +227,7 @@ def test_encoding_keeps_packing_and_filters(source: str, access: str, tmp_path: 
     for group in (written, copied):
         for name in ("t2m", "d2m"):
             array = group[name]
-            assert array.dtype == np.int16
-            assert array.attrs == xzarr3.open(here, name).attrs
+            assert (array.dtype, array.attrs) == (np.int16, xzarr3.open(here, name).attrs)
             assert [codec.to_json() for codec in array.filters] == TRANSPOSED
             assert [codec.name for codec in array.compressors] == ["gzip" if name == "d2m" else "zstd"]
             np.testing.assert_array_equal(array[...], xzarr3.open(here, name)[...])
@@ -248,8 +247,7 @@ def test_netcdf_files_are_advised_on_as_they_would_be_stored(tmp_path: Path) -> 
     assert found.present is None  # They are in no Zarr store.
     written = xzarr3.to_zarr(opened, tmp_path / "a", encoding=found.encoding())
     assert [written[name].dtype for name in ("t2m", "d2m")] == [np.int16] * 2
-    stored = xzarr3.open_dataset(tmp_path / "a")
-    xr.testing.assert_equal(stored.load(), opened.load())
+    xr.testing.assert_equal(xzarr3.open_dataset(tmp_path / "a").load(), opened.load())
 
 
 def test_the_target_is_where_the_data_are(tmp_path: Path) -> None:
@@ -376,8 +374,7 @@ def test_plot_has_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [each.predictions[at].requests for at in range(3) for each in found.shown]
     assert [bar.get_width() for bar in figure.axes[0].patches] == requests
     label = figure.axes[0].get_yticklabels()[0].get_text()
-    assert label.startswith("present, score")
-    assert "1x30x50" in label
+    assert re.match("(?s)present, score.*1x30x50", label)
     figure.savefig(io.BytesIO())
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     refused(ImportError, "pip install matplotlib", found.plot)

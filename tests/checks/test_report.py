@@ -1,10 +1,9 @@
 """What a check says: its text, JSON and arguments; large stores; writers that run or were killed."""
 
+import itertools
 import json
 import os
 import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,14 +18,16 @@ from _conformance import contents
 from _damage import files
 from _defects import Planter, healthy
 from _fault_server import FaultServer
-from _killed import MortalStore
+from _killed import MortalStore, killed_in_fork
 from _kinds import Unlisted
+from _processes import printed_by
 from _recording import heard
 from _things import measured, refused
 
 import xzarr3
 from xzarr3 import LocalStore, MemoryStore, NodeNotFoundError, Store, StoreError
 from xzarr3.checks.report import CODES
+from xzarr3.commit import directory
 from xzarr3.commit.lease import Holder, Lease, lease_key
 from xzarr3.stores import Key, WrapperStore
 
@@ -377,7 +378,7 @@ def test_lease_of_a_dead_process_is_taken_over(tmp_path: Path) -> None:
     xzarr3.create_array(store, "a", data=[1, 2])
     program = """import os, sys, xzarr3; from xzarr3.commit.lease import Lease, lease_key
 assert Lease(xzarr3.LocalStore(sys.argv[1]), lease_key('a/'), 'resize').take(); os._exit(0)"""
-    subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, timeout=60)
+    printed_by(program, str(tmp_path))
     (finding,) = xzarr3.check(store).findings
     assert (finding.code, finding.severity) == ("write-leftover", "note")
     assert finding.remedy == "nothing: the next writer of the node takes its lease over"
@@ -386,23 +387,13 @@ assert Lease(xzarr3.LocalStore(sys.argv[1]), lease_key('a/'), 'resize').take(); 
 
 
 @pytest.mark.slow
-def test_replacement_in_a_directory_that_was_killed(tmp_path: Path) -> None:
+def test_replacement_in_a_directory_that_was_killed(tmp_path: Path, monkeypatch: Any) -> None:
     """It ends in the middle of the renames: the check says so and changes nothing; recover ends it."""
     write(tmp_path / "s", 0)
-    program = (
-        "import os, sys, numpy as np, xarray as xr, xzarr3\n"
-        "from xzarr3.commit import directory\n"
-        "real, left = directory._rename, [int(sys.argv[2])]\n"
-        "def rename_at(*names):\n"
-        "    left[0] -= 1\n"
-        "    if left[0] < 0: os._exit(9)\n"
-        "    return real(*names)\n"
-        "directory._rename = rename_at\n"
-        "data = xr.Dataset({'a': ('x', np.arange(8.0) + 100), 'b': ('x', np.arange(8) + 100)})\n"
-        "xzarr3.to_zarr(data, sys.argv[1], mode='w', encoding={'a': {'chunks': (4,)}})\n"
-    )
-    command = [sys.executable, "-c", program, str(tmp_path / "s"), "1"]
-    assert subprocess.run(command, check=False, timeout=120).returncode == 9
+    rename, done = directory._rename, itertools.count()
+    with monkeypatch.context() as patch:
+        patch.setattr(directory, "_rename", lambda *names: os._exit(9) if next(done) else rename(*names))
+        assert killed_in_fork(10**6, lambda: write(tmp_path / "s", 100))
     before = files(tmp_path)
     report = xzarr3.check(tmp_path / "s")
     assert "write-unfinished" in [finding.code for finding in report.findings], report

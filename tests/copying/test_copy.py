@@ -294,8 +294,7 @@ def test_huge_sparse_arrays_are_copied_without_walking_through_them() -> None:
     sharded = xzarr3.create_array(store, "b", shape=10**9, chunks=1000, shards=10**6, dtype="i1")
     sharded[10**8 : 10**8 + 5] = 1
     copied = xzarr3.copy(store, MemoryStore(), zarr_format=3, compressors="zstd", shards=None)
-    assert copied["a"][5, 6:8].tolist() == [-1, 3]
-    assert copied["a"][999_999, 999_998:].tolist() == [-1, 3]
+    assert copied["a"][5, 6:8].tolist() == copied["a"][999_999, 999_998:].tolist() == [-1, 3]
     assert copied["b"].shards is None
     assert copied["b"][10**8 - 1 : 10**8 + 6].tolist() == [0, 1, 1, 1, 1, 1, 0]
 

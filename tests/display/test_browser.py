@@ -154,9 +154,8 @@ def test_light_and_dark(browser: str, sources: dict[str, str], tmp_path: Path, d
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_pictures_are_kept(browser: str, sources: dict[str, str], tmp_path: Path, dark: bool) -> None:
     file = tmp_path / "page.html"
-    file.write_text(
-        page(sources, width=880, body='style="background:#111;color:#eee"' if dark else ""), "utf-8"
-    )
+    body = 'style="background:#111;color:#eee"' if dark else ""
+    file.write_text(page(sources, width=880, body=body), "utf-8")
     PICTURES.mkdir(exist_ok=True)
     picture = PICTURES / f"shown-{'dark' if dark else 'light'}.png"
     picture.unlink(missing_ok=True)

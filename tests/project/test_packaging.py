@@ -93,8 +93,7 @@ def test_modules_need_only_declared_dependencies() -> None:
     extras = {"dtypes/ml_dtypes.py": ("ml-dtypes",), "stores/object/client.py": ("object", "aws")}
     extras |= dict.fromkeys(("advice/plot.py", "advice/report.py"), ("demo",))
     # For what is of that library.
-    bridges = dict.fromkeys(("stores/foreign.py", "codecs/foreign.py"), {"zarr"})
-    bridges["stores/icechunk.py"] = {"icechunk"}
+    bridges = {"stores/foreign.py": "zarr", "codecs/foreign.py": "zarr", "stores/icechunk.py": "icechunk"}
     undeclared = {}
     for source in (ROOT / "xzarr3").rglob("*.py"):
         where = source.relative_to(ROOT / "xzarr3").as_posix()
@@ -105,7 +104,7 @@ def test_modules_need_only_declared_dependencies() -> None:
         if "if TYPE_CHECKING:\n    from typing_extensions" in source.read_text(encoding="utf-8"):
             declared.add("typing_extensions")
         declared |= {"botocore", "pandas", "psutil", "xzarr3"} | sys.stdlib_module_names
-        undeclared[where] = imported(source) - declared - bridges.get(where, set())
+        undeclared[where] = imported(source) - declared - {bridges.get(where)}
     assert {where: names for where, names in undeclared.items() if names} == {}
 
 

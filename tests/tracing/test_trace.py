@@ -572,7 +572,7 @@ def test_workers(client: Any, array: xzarr3.Array, tmp_path: Path) -> None:
 
 
 def test_workers_in_this_process(array: xzarr3.Array) -> None:
-    with cluster(processes=False) as client, client.as_current(), xzarr3.trace() as t:
+    with cluster(processes=False, host=None) as client, client.as_current(), xzarr3.trace() as t:
         from_zarr(array, chunks="units").sum().compute(scheduler=client)
     assert (t.arrays["/air"]["get"], t.processes) == (8, 1)
 
