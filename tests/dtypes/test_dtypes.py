@@ -184,8 +184,7 @@ def as_written(form: Any) -> Any:
 def test_permitted_form_has_these_bits(name: str) -> None:
     for form, expected in GOLDEN[name]:
         scalar = from_json(name, json.loads(json.dumps(form)))
-        assert bits(scalar) == expected
-        assert scalar.dtype == native(name)
+        assert (bits(scalar), scalar.dtype) == (expected, native(name))
         # What is written is read back the same, and is JSON that any parser takes.
         written = json.dumps(to_json(name, scalar), allow_nan=False)
         for decode in (json.loads, msgspec.json.decode):
@@ -343,8 +342,7 @@ BY_HAND: list[tuple[ZDType, Any, Any, Any]] = [
 @pytest.mark.parametrize(("data_type", "name", "codec", "spec"), BY_HAND, ids=lambda value: str(value)[:40])
 def test_json_of_both_versions(data_type: ZDType, name: Any, codec: Any, spec: Any) -> None:
     version_2 = {"name": name, "object_codec_id": codec}
-    assert data_type.to_json(2) == version_2
-    assert data_type.to_json(3) == spec
+    assert (data_type.to_json(2), data_type.to_json(3)) == (version_2, spec)
     assert type(data_type).from_json(version_2, zarr_format=2) == data_type
     assert type(data_type).from_json(spec, zarr_format=3) == data_type.in_native_order()
     assert registry.match_json(spec, zarr_format=3) == data_type.in_native_order()
@@ -568,12 +566,10 @@ def test_values_that_arrays_hold(name: str) -> None:
         for shape in ((-1,), (-1, 1)):
             given = np.asarray(values).reshape(shape) if isinstance(values, np.ndarray) else values
             found = data_type.cast_array(given)
-            assert found.dtype == expected.dtype
-            assert found.reshape(-1).tolist() == expected.tolist()
+            assert (found.dtype, found.reshape(-1).tolist()) == (expected.dtype, expected.tolist())
             assert [type(item) for item in found.flat] == [type(item) for item in expected]
     whole: Any = expected[0]
-    assert data_type.cast_array([[whole]]).shape == (1, 1)
-    assert data_type.cast_array([]).shape == (0,)
+    assert (data_type.cast_array([[whole]]).shape, data_type.cast_array([]).shape) == ((1, 1), (0,))
     refuses(data_type.cast_array, refused, DataTypeValidationError, data_type.name)
 
 
@@ -792,7 +788,6 @@ def test_integers_of_lists_keep_their_digits(name: str, values: list[Any]) -> No
     """numpy alone makes floating point numbers of these."""
     assert np.asarray(values).dtype.kind == "f"
     found = parse_dtype(name).cast_array(values)
-    assert found.dtype == name
-    assert found.tolist() == np.asarray(values, object).tolist()
+    assert (found.dtype, found.tolist()) == (name, np.asarray(values, object).tolist())
     for wrong in ([2**53 + 1, 1.5], [2**53 + 1, np.nan], [2.0**64, 1], [2**64 - 1, -1]):
         refuses(parse_dtype(name).cast_array, [wrong], DataTypeValidationError)

@@ -53,8 +53,7 @@ def test_data_type_and_json_belong_together(data_type: ZDType, zarr_format: Zarr
         if zarr_format != 3 and re.search(r"\br[0-9]+\b|raw_bytes", str(data_type.to_json(3))):
             continue  # Two names of the same in version 3 only.
         expected = data_type if zarr_format == 2 else data_type.in_native_order()
-        assert back == expected
-        assert hash(back) == hash(expected)
+        assert (back, hash(back)) == (expected, hash(expected))
         assert type(data_type).from_json(decode(text), zarr_format=zarr_format) == expected
 
 
@@ -84,8 +83,7 @@ def test_arrays_hold_the_fill_value_only(data: st.DataObject) -> None:
     shape = data.draw(shapes(max_dims=3))
     one, other = data.draw(scalars(data_type)), data.draw(scalars(data_type))
     array = data_type.filled(shape, one)
-    assert array.shape == shape
-    assert array.dtype == data_type.to_native_dtype()
+    assert (array.shape, array.dtype) == (shape, data_type.to_native_dtype())
     assert data_type.holds_only(array, one)
     assert data_type.holds_only(array.T, one)
     assert data_type.holds_only(array[..., ::2] if shape else array, one)
@@ -107,8 +105,7 @@ def test_what_is_of_the_type_is_cast_as_it_is(data: st.DataObject) -> None:
     assert data_type._check_scalar(scalar)
     array = data.draw(arrays_of(data_type, data.draw(shapes(max_dims=3))))
     cast = data_type.cast_array(array)
-    assert cast.dtype == data_type.to_native_dtype()
-    assert cast.shape == array.shape
+    assert (cast.dtype, cast.shape) == (data_type.to_native_dtype(), array.shape)
     for mine, given_one in zip(cast.reshape(-1), array.reshape(-1), strict=True):
         assert data_type.bits(mine) == data_type.bits(given_one)
     for order in ("big", "little"):  # To another byte order, and back.

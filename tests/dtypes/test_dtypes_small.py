@@ -201,8 +201,7 @@ def test_unused_bits_mean_nothing(name: str, width: int) -> None:
     if "int" in name:
         expected = [int(value) for value in clean]
         low = -(1 << (width - 1)) if name[0] == "i" else 0
-        assert min(expected) == low
-        assert max(expected) == low + (1 << width) - 1
+        assert (min(expected), max(expected)) == (low, low + (1 << width) - 1)
     assert data_type.decoded(clean) is clean
     assert data_type.decoded(clean[:0]).size == 0
     garbage = stored.view(dtype)[255]

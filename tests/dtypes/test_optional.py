@@ -74,8 +74,7 @@ def test_lists_with_none_come_back(values: list[int | None], chunk: int, fill: i
     store = MemoryStore()
     xzarr3.create_array(store, data=values, dtype=INT, chunks=chunk, fill_value=fill)
     array = xzarr3.open_array(store, mode="r+")
-    assert array[...].tolist() == values
-    assert array.fill_value == fill
+    assert (array[...].tolist(), array.fill_value) == (values, fill)
     array.append(values[::-1])
     assert array[...].tolist() == values + values[::-1]
     array.resize(len(values) + 1)
@@ -264,8 +263,7 @@ def test_xarray_sees_marks(chunks: Any, tmp_path: Path) -> None:
         group.create_array(name, data=[value, None, 0], dtype=dtype, dimension_names=("x",))
     found = xr.open_dataset(tmp_path, engine="xzarr3", chunks=chunks)
     for name, (_, _, expected) in given.items():
-        assert found[name].dtype == expected.dtype
-        assert repr(found[name].values) == repr(expected)
+        assert (found[name].dtype, repr(found[name].values)) == (expected.dtype, repr(expected))
         assert repr(found[name][2:0:-1].values) == repr(expected[2:0:-1])
     assert found.drop_vars(large).isnull().sum().compute().to_array().values.tolist() == [1] * len(given)
     for name in large:

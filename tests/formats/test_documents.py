@@ -65,8 +65,7 @@ def test_array_of_the_specification() -> None:
     })  # fmt: skip
     assert isinstance(meta, ArrayMetadata)
     assert (meta.shape, meta.dimension_names) == ((10000, 1000), ("rows", "columns"))
-    assert meta.data_type.name == "float64"
-    assert meta.chunk_grid.chunk_shape == (1000, 100)
+    assert (meta.data_type.name, meta.chunk_grid.chunk_shape) == ("float64", (1000, 100))
     assert meta.chunk_key_encoding.key((1, 23)) == "c/1/23"
     assert [codec.to_json() for codec in meta.codecs] == [LITTLE]
     assert meta.fill_value.tobytes() == bytes.fromhex("000000000000f87f")
@@ -116,9 +115,7 @@ def test_consolidated_metadata() -> None:
     assert sorted(parse(document).consolidated) == ["bad", "g", "g/x", "y"]
     root = xzarr3.open_group(xzarr3.MemoryStore({"zarr.json": json.dumps(document).encode()}))
     assert root.consolidated
-    assert root["g"].attrs["a"] == 1
-    assert root["g/x"].shape == (4, 6)
-    assert root["g"]["x"].path == "g/x"
+    assert (root["g"].attrs["a"], root["g/x"].shape, root["g"]["x"].path) == (1, (4, 6), "g/x")
     assert root["y"].shape == (2, 3)
     refused(root.__getitem__, "bad", field="shape[1]", path="bad")  # Only who asks for it is refused.
     without = consolidated({"y": array_document()}, must_understand=...)
@@ -137,8 +134,7 @@ def test_chunk_keys(name: str, separator: str) -> None:
     for encoding in encodings:
         found = parse(array_document(chunk_key_encoding=encoding)).chunk_key_encoding
         for coords, key in keys.items():
-            assert found.key(coords) == key
-            assert found.coords(key, len(coords)) == coords
+            assert (found.key(coords), found.coords(key, len(coords))) == (key, coords)
         wrong = ("", "c/", "c/01", "c/-1", "c/1/", "01", "-1", "1.", "c/1/23/45/6", "c/\u0661", "zarr.json")
         assert [found.coords(other, 1) for other in wrong] == [None] * len(wrong)
 

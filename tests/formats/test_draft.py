@@ -85,8 +85,7 @@ def test_keys_of_documents(path: str, suffix: str) -> None:
     assert format.hierarchy_documents()["zarr.json"]["metadata_encoding"] == encoding
     array, group = (f"meta/{path}.{kind}{suffix}".replace("/.", "/") for kind in ("array", "group"))
     assert format.keys(path).documents == (array, group)
-    assert set(format.keys(path).defining) == {array, group}
-    assert format.keys(path).array == array
+    assert (set(format.keys(path).defining), format.keys(path).array) == ({array, group}, array)
     assert format.place(array) == DocumentKey(path, "array")
     assert format.place(group) == DocumentKey(path, "group")
     document = {"attributes": {"a": 1}}
@@ -229,8 +228,7 @@ def test_the_group_of_the_text() -> None:
 def test_the_array_of_the_text() -> None:
     meta = kept(EXAMPLE)  # With the data type that this state of the text has.
     assert (meta.shape, meta.dimension_names) == ((10000, 1000), ("rows", "columns"))
-    assert meta.data_type == parse_dtype("float64")
-    assert meta.chunk_grid == RegularGrid((1000, 100))
+    assert (meta.data_type, meta.chunk_grid) == (parse_dtype("float64"), RegularGrid((1000, 100)))
     assert meta.chunk_key_encoding == DraftChunkKeyEncoding()
     assert meta.codecs == (LITTLE, GzipCodec(1))
     assert np.isnan(meta.fill_value)
@@ -295,8 +293,7 @@ def test_times(kind: str, unit: str) -> None:
     for order, endian in (("<", "little"), (">", "big")):
         named = {"extension": TIMES, "type": f"{order}{kind}8[{unit}]", "fallback": f"{order}i8"}
         meta = kept(line(named, -5))
-        assert meta.data_type.to_native_dtype() == dtype
-        assert meta.codecs == (BytesCodec(endian),)
+        assert (meta.data_type.to_native_dtype(), meta.codecs) == (dtype, (BytesCodec(endian),))
         assert same_bits(meta.fill_value, np.array(-5, dtype)[()])
     for value in (None, "NaT", -(2**63)):
         assert np.isnat(parse(line({"extension": TIMES, "type": f"<{kind}8[{unit}]"}, value)).fill_value)
@@ -339,8 +336,7 @@ def test_a_fill_value_that_the_fallback_lacks() -> None:
     meta = parse(line(THING, "none"))
     assert "its fill value is not one" in fallback_warning(meta, "a/b")
     assert meta.fill_is_null
-    assert meta.fill_value.tobytes() == bytes(4)
-    assert written(meta)["fill_value"] == "none"
+    assert (meta.fill_value.tobytes(), written(meta)["fill_value"]) == (bytes(4), "none")
     meta = parse(line("float64", float("nan")))  # Literals of older writers.
     assert np.isnan(written(meta)["fill_value"])
     assert written(replace(meta, origin=None))["fill_value"] == "NaN"

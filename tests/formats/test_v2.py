@@ -77,8 +77,7 @@ def test_stored_array_of_the_specification() -> None:
     }  # fmt: skip
     attributes = {"foo": 42, "bar": "apples", "baz": [1, 2, 3, 4]}
     meta = parse(document, attributes)
-    assert meta.fill_value == np.int32(42)
-    assert meta.attributes == attributes
+    assert (meta.fill_value, meta.attributes) == (np.int32(42), attributes)
     assert V2.hold(meta) == {".zattrs": attributes, ".zarray": document}
 
 
@@ -516,8 +515,7 @@ def by_numcodecs(kind: str, compressor: str, order: str) -> dict[str, bytes]:
 
 
 def check(found: Any, values: AnyArray) -> None:
-    assert np.asarray(found).shape == values.shape
-    assert np.asarray(found).tolist() == values.tolist()
+    assert (np.asarray(found).shape, np.asarray(found).tolist()) == (values.shape, values.tolist())
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -533,8 +531,7 @@ def test_chunks_of_zarr_python_2(kind: str, compressor: str, order: Any) -> None
     # What is stored again is the same, and so is the document.
     array[...] = array[...]
     again = contents(store)
-    assert again.keys() == stored.keys()
-    assert again["0.0"] == stored["0.0"]
+    assert (again.keys(), again["0.0"]) == (stored.keys(), stored["0.0"])
     assert json.loads(stored[".zarray"]).items() <= V2.hold(array.metadata)[".zarray"].items()
     # A copy in version 3 does without codecs that it lacks.
     copied: Any = xzarr3.copy(array, xzarr3.MemoryStore(), zarr_format=3)

@@ -127,8 +127,7 @@ def same(found: Any, expected: Any) -> None:
         assert one == other
         return
     found, expected = np.asarray(found), np.asarray(expected)
-    assert found.dtype == expected.dtype
-    assert found.shape == expected.shape
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     if found.dtype.kind in "OT":
         assert found.tolist() == expected.tolist()
     else:
@@ -583,6 +582,5 @@ def test_slices_beside_points_are_not_multiplied_with_them() -> None:
     assert found.shape == (2, 10**6)
     assert peak < 32 * 2**20
     planned, peak = peak_of(lambda: array.oindex.plan((np.arange(10**6), slice(None), [5, 3])))
-    assert planned.shape == (10**6, 10**6, 2)
-    assert planned.number == 10**8
+    assert (planned.shape, planned.number) == ((10**6, 10**6, 2), 10**8)
     assert peak < 64 * 2**20

@@ -165,8 +165,7 @@ def test_what_other_versions_of_xarray_wrote(expected: Path) -> None:
     raw = ours(path, decode_cf=False)
     assert raw.variables.keys() == arrays.keys()
     for name, record in arrays.items():
-        assert raw[name].shape == tuple(record["shape"])
-        assert list(raw[name].dims) == record["names"]
+        assert (raw[name].shape, list(raw[name].dims)) == (tuple(record["shape"]), record["names"])
         values = record["values"]
         if record["dtype"] != "str":
             values = np.frombuffer(b64decode(values), record["dtype"]).reshape(record["shape"])
