@@ -159,8 +159,6 @@ def images() -> Any:
 
 
 PICTURE = (np.add.outer(np.arange(40), np.arange(56)) % 251).astype("u1")
-
-
 SERIALIZERS = ("Png", "Jpeg2k", "Jpegxl", "Lerc", "Qoi", "Webp", "Zfp", "Bitshuffle")
 COMPRESSORS = ("Brotli", "Snappy", "Lzf", "Deflate", "Zlibng", "Lz4f", "Blosc2")
 LOSSLESS: dict[str, dict[str, Any]] = {
@@ -227,7 +225,6 @@ class Unfinished(BytesBytesCodec):
 class NoCodec:
     name = "example.no-codec"
 """
-
 ENTRY_POINTS = {
     "example.flip": "example_codecs:Flip", "example.alias": "example_codecs:Flip",
     "example.unfinished": "example_codecs:Unfinished", "example.no-codec": "example_codecs:NoCodec",

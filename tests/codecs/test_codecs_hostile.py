@@ -32,7 +32,6 @@ from xzarr3 import ChunkDecodeError
 from xzarr3.codecs import ArrayBytesCodec, ConditionalCodec, ShardingCodec, codec_names, parse_codec
 
 pytestmark = pytest.mark.slow
-
 LIBRARIES = {"numcodecs.pcodec": "pcodec", "numcodecs.zfpy": "zfpy", "zfp": "zfpy"}
 SHAPE, CHUNKS = (3, 4), (2, 2)
 CHUNK = (0, 1)

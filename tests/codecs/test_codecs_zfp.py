@@ -14,7 +14,6 @@ from xzarr3 import ChunkEncodeError, MetadataError
 from xzarr3.codecs import BytesCodec, ShardingCodec, ZfpCodec, ZfpyCodec, codec_from_json
 
 zfpy = pytest.importorskip("zfpy")
-
 SHAPES = [(), (1,), (7,), (5, 7), (4, 8), (3, 4, 5), (2, 3, 4, 5)]
 NATIVE = ("int32", "int64", "float32", "float64")
 PROMOTED = ("int8", "uint8", "int16", "uint16", "float16")

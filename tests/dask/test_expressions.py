@@ -13,7 +13,6 @@ import xzarr3
 from xzarr3.dask.expressions import are_default, with_graph
 
 dask_array: Any = pytest.importorskip("dask_array")
-
 VALUES = np.arange(100.0).reshape(10, 10)
 
 

@@ -158,8 +158,6 @@ def test_every_type_is_complete(data_type: ZDType) -> None:
 
 
 CLASSES = list(dict.fromkeys(registry.contents.values()))
-
-
 OBJECTS: list[Any] = [
     b"", b"abc", 1j, np.float16(1), np.datetime64("NaT", "s"), np.timedelta64(1, "s"), Thing(), (), (1, 2),
     np.zeros(3), np.zeros((2, 2), "U3"), np.array(["a", 1], object), range(3), {1, 2}, np.ma.masked,

@@ -18,7 +18,6 @@ from xzarr3 import DataTypeValidationError, UnknownExtensionError
 from xzarr3.dtypes import BFloat16, Int8, Int16, Struct, ZDType, parse_dtype, registry
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
-
 Row = tuple[str, int, int | None, bool, float]
 """Name, bits, bits of "NaN", whether there are infinities, the greatest number."""
 FLOATS: list[Row] = [

@@ -20,7 +20,6 @@ from xzarr3.formats import DRAFT, V2, V3, DraftFormat, Format, documents
 from xzarr3.model.metadata import ArrayMetadata
 
 pytestmark = pytest.mark.slow
-
 DELTA = {"id": "delta", "dtype": "<i2", "astype": "<i2"}
 ZLIB = {"id": "zlib", "level": 1}
 TEXT = {"id": "vlen-utf8"}

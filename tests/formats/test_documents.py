@@ -165,7 +165,6 @@ def blosc(**changes: Any) -> list[Any]:
 
 
 SHARDS, CHUNK_SHAPE = "codecs[0].configuration", "chunk_grid.configuration.chunk_shape"
-
 INVALID: list[tuple[str, str, str, list[Any]]] = [
     # field, field of the error, part of what would be accepted, values
     ("zarr_format", "zarr_format", "3", [..., 2, 4, "3", True, None]),

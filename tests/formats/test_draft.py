@@ -34,7 +34,6 @@ BLOSC = draft_codec("blosc", cname="lz4", clevel=1, shuffle=2, blocksize=0)
 changed, document, CODEC, URI = _documents.changed, _documents.document, _documents.CODEC, _documents.URI
 THING = {"extension": "http://x.org/t", "type": "text", "fallback": "r32"}
 """A data type that nobody knows."""
-
 EXAMPLE = {
     "shape": [10000, 1000], "dimension_names": ["rows", "columns"], "data_type": "<f8",
     "chunk_grid": {"type": "regular", "chunk_shape": [1000, 100], "separator": "/"},

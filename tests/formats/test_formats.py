@@ -25,7 +25,6 @@ from xzarr3.model.chunk_keys import DraftChunkKeyEncoding
 
 FORMATS = (3, 2, "3-draft")
 formats = pytest.mark.parametrize("zarr_format", FORMATS)
-
 VALUES = np.arange(12.0).reshape(3, 4)
 
 

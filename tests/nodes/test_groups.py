@@ -270,8 +270,6 @@ def test_attributes_that_python_takes_for_equal(old: Any, new: Any, zarr_format:
 
 ENDLESS: dict[str, Any] = {}
 ENDLESS["self"] = ENDLESS
-
-
 NO_JSON = [
     np.nan, -np.inf, Thing(), {1, 2}, b"x", [1, np.nan], {"a": {"b": Thing()}}, Ellipsis, np.float32("nan"),
     np.array([1.0, np.nan]), np.datetime64("2000"), ENDLESS, 10**5000,

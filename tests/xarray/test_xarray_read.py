@@ -33,9 +33,7 @@ from xzarr3.xarray.backend import Xzarr3BackendEntrypoint
 from xzarr3.xarray.lazy import LazyArray
 
 zarr = pytest.importorskip("zarr")
-
 CONSOLIDATED = (None, True, False)
-
 pytestmark = [pytest.mark.filterwarnings(each) for each in QUIET]
 
 

@@ -18,18 +18,13 @@ import xzarr3
 from xzarr3.xarray.backend import Xzarr3BackendEntrypoint
 
 zarr = pytest.importorskip("zarr")
-
 ENGINE = Xzarr3BackendEntrypoint
-
 pytestmark = [pytest.mark.filterwarnings(each) for each in (*QUIET, "ignore:what was written to:UserWarning")]
-
 MADE = {  # Of which xarray's own engine takes less than seconds.
     **{name: TREES[name] for name in ("mixed_tree", "inheriting_tree")},
     "nothing": xr.DataTree,
     "only the root": lambda: xr.DataTree(xr.Dataset({"a": ("x", [1])}), name="named"),
 }
-
-
 WRITERS: list[tuple[Any, str]] = [(xzarr3.to_zarr, "a"), (xr.DataTree.to_zarr, "b")]
 
 

@@ -32,10 +32,7 @@ from xzarr3.errors import DataTypeValidationError, MetadataError
 from xzarr3.xarray import open_dataset, to_zarr
 
 zarr = pytest.importorskip("zarr")
-
 pytestmark = [pytest.mark.filterwarnings(each) for each in QUIET if "Serialization" not in each]
-
-
 EVERYTHING = {**CORPUS, **TEXTS}
 TOP = {3: "a x zarr.json", 2: ".zattrs .zgroup .zmetadata a x", "3-draft": "data meta zarr.json"}
 """What is at the root of a store where small() was written."""
