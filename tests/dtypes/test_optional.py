@@ -179,8 +179,7 @@ def test_lists_of_masked_arrays_keep_the_masks() -> None:
         ([np.ma.array(5, mask=True), 1], [None, 1]),
     ):  # fmt: skip
         assert xzarr3.array(values, dtype=INT)[...].tolist() == expected
-        with pytest.raises(DataTypeValidationError, match="cannot hold masked elements"):
-            xzarr3.array(values)
+        refused(DataTypeValidationError, "cannot hold masked elements", partial(xzarr3.array, values))
         for dtype in ("int64", "float64", "S3"):
             with pytest.raises(DataTypeValidationError, match="cannot hold masked elements"):
                 parse_dtype(dtype).cast_array(values)
