@@ -234,8 +234,7 @@ def test_what_a_codec_of_another_package_raises(failing: type[_Plan], place: str
         failing.where = ""
         for each in found:
             assert type(each) is kind
-            assert each.codec == f"example.{PLACES[place][0]}"
-            assert (each.chunk, each.key) == ((1, 1), "c/1/1")
+            assert (each.codec, each.chunk, each.key) == (f"example.{PLACES[place][0]}", (1, 1), "c/1/1")
             assert each.__cause__ is error
             assert type(error).__name__ in each.reason
             if place in ("in shards", "in compressed shards"):

@@ -133,8 +133,7 @@ def test_bitround_of_floats(name: str, mantissa: int, data: st.DataObject) -> No
     wanted = round(Fraction(wide) / step) * step
     if abs(wanted) > Fraction(float(ml_dtypes.finfo(dtype).max)):
         wanted = math.trunc(Fraction(wide) / step) * step
-    assert Fraction(made) == wanted
-    assert math.copysign(1, made) == math.copysign(1, wide)
+    assert (Fraction(made), math.copysign(1, made)) == (wanted, math.copysign(1, wide))
 
 
 def test_scale_offset_example() -> None:
@@ -176,8 +175,7 @@ def test_scale_offset_of_integers(case: tuple[str, list[int], int, int]) -> None
     wanted = [(number - offset) * scale for number in numbers]
     if all(low <= number <= high for number in wanted):
         found = codec.encode(values, spec)
-        assert found.dtype == spec.dtype
-        assert [int(number) for number in found] == wanted
+        assert (found.dtype, [int(number) for number in found]) == (spec.dtype, wanted)
         assert [int(number) for number in codec.decode(found, spec)] == numbers
     else:
         refuses(partial(codec.encode, values), [spec], ChunkEncodeError, "out of the range")
@@ -764,8 +762,7 @@ def test_document() -> None:
     codec = codec_from_json(data)
     assert codec is not None
     assert codec == ConditionalCodec([xzarr3.codecs.ShuffleCodec(4), xzarr3.codecs.ZstdCodec(5)], 32)
-    assert codec.to_json() == data
-    assert pickle.loads(pickle.dumps(codec)) == codec
+    assert (codec.to_json(), pickle.loads(pickle.dumps(codec))) == (data, codec)
     assert hash(codec) == hash(codec_from_json(json.loads(json.dumps(data))))
     assert ConditionalCodec(["gzip"]).to_json() == document([{"name": "gzip", "configuration": {"level": 5}}])
 

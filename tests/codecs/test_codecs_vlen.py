@@ -66,8 +66,7 @@ def test_any_elements(name: str, data: st.DataObject) -> None:
     assert chain.encoded_size is None
     assert not chain.is_plain
     found = chain.decode(chain.encode(values))
-    assert (found.shape, found.dtype) == (shape, values.dtype)
-    assert found.reshape(-1).tolist() == items
+    assert (found.shape, found.dtype, found.reshape(-1).tolist()) == (shape, values.dtype, items)
     # Elements that are not next to each other in memory.
     doubled = np.repeat(values.reshape(-1), 2)[::2].reshape(shape)
     assert bytes(chain.encode(doubled)) == bytes(chain.encode(values))

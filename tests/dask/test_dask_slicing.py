@@ -52,8 +52,7 @@ def _same(found: da.Array, expected: da.Array, values: np.ndarray[Any, Any]) -> 
         assert getattr(found, name) == getattr(values, name), name
     assert found.numblocks == tuple(map(len, found.chunks))
     assert found.npartitions == math.prod(found.numblocks)
-    assert found.chunksize == tuple(map(max, found.chunks))
-    assert found._meta.shape == (0,) * found.ndim
+    assert (found.chunksize, found._meta.shape) == (tuple(map(max, found.chunks)), (0,) * found.ndim)
     np.testing.assert_array_equal(found.compute(**SYNC), values, strict=True)
 
 
@@ -372,8 +371,7 @@ def test_names_tell_what_is_selected(local_store: LocalStore) -> None:
     ]  # fmt: skip
     names = [{each.name for each in same} for same in ways]
     assert [len(each) for each in names] == [1] * len(ways)
-    assert len(set().union(*names)) == len(ways)
-    assert mine.name == "mine"
+    assert (len(set().union(*names)), mine.name) == (len(ways), "mine")
     again = from_zarr(xzarr3.open_array(local_store, "a"), chunks="units")[5, 10:20]
     assert again.name == ways[0][0].name
     array[0, 0] = 9

@@ -132,8 +132,7 @@ def test_masked_elements_are_refused(data: st.DataObject) -> None:
 def test_every_type_is_complete(data_type: ZDType) -> None:
     cls, dtype = type(data_type), data_type.to_native_dtype()
     assert isinstance(dtype, data_type.dtype_cls)
-    assert data_type.item_size == dtype.itemsize
-    assert cls.from_native_dtype(dtype) == data_type
+    assert (data_type.item_size, cls.from_native_dtype(dtype)) == (dtype.itemsize, data_type)
     assert cls._check_native_dtype(dtype)
     assert pickle.loads(pickle.dumps(data_type)) == data_type
     assert len({data_type, cls.from_native_dtype(dtype)}) == 1
@@ -146,8 +145,7 @@ def test_every_type_is_complete(data_type: ZDType) -> None:
     assert (data_type.byte_order is None) is not data_type.has_byte_order
     assert data_type.is_variable is (data_type.name in ("string", "bytes"))
     if dtype.kind != "O" and not data_type._by_name_only:
-        assert parse_dtype(dtype) == data_type
-        assert registry.match_dtype(dtype) == data_type
+        assert (parse_dtype(dtype), registry.match_dtype(dtype)) == (data_type, data_type)
     for check, spec in (
         (cls._check_json_v2, data_type.to_json(2)),
         (cls._check_json_v3, data_type.to_json(3)),
@@ -377,8 +375,7 @@ def test_a_class_replaces_another_of_its_name(own: DataTypeRegistry) -> None:
 
 def test_names_and_contents() -> None:
     assert registry is xzarr3.dtypes.data_type_registry
-    assert len(set(ALL)) == len(ALL)
-    assert registry.names == list(registry.contents)
+    assert (len(set(ALL)), registry.names) == (len(ALL), list(registry.contents))
     some = {"int8", "r<N>", "string", "bytes", "variable_length_bytes", "struct"}
     assert some <= set(registry.names)
     assert registry.contents["complex_float32"] is registry.contents["complex64"]

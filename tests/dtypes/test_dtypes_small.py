@@ -240,8 +240,7 @@ def test_swapped_is_right_where_numpy_is_not() -> None:
         array = np.random.default_rng(0).integers(0, 256, 64 * dtype.itemsize, "u1").view(dtype)
         part = 2 if "16" in name else 4
         swapped = array.view(f"u{part}").byteswap().tobytes()
-        assert data_type.swapped(array).tobytes() == swapped
-        assert data_type.swapped(array).dtype == dtype
+        assert (data_type.swapped(array).tobytes(), data_type.swapped(array).dtype) == (swapped, dtype)
         assert data_type.swapped(array.reshape(8, 8).T).T.tobytes() == swapped
         struct = Struct((("a", data_type), ("b", Int8()), ("p", Struct((("c", data_type),)))))
         records = np.zeros(64, struct.to_native_dtype())

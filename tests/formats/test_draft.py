@@ -228,8 +228,7 @@ def test_the_array_of_the_text() -> None:
     meta = kept(EXAMPLE)  # With the data type that this state of the text has.
     assert (meta.shape, meta.dimension_names) == ((10000, 1000), ("rows", "columns"))
     assert (meta.data_type, meta.chunk_grid) == (parse_dtype("float64"), RegularGrid((1000, 100)))
-    assert meta.chunk_key_encoding == DraftChunkKeyEncoding()
-    assert meta.codecs == (LITTLE, GzipCodec(1))
+    assert (meta.chunk_key_encoding, meta.codecs) == (DraftChunkKeyEncoding(), (LITTLE, GzipCodec(1)))
     assert np.isnan(meta.fill_value)
     assert meta.attributes == {"foo": 42, "bar": "apples", "baz": [1, 2, 3, 4]}
     assert meta.zarr_format == "3-draft"

@@ -360,8 +360,7 @@ def test_arrays_of_no_dimensions(options: dict[str, Any]) -> None:
 def test_iteration_conversion_and_comparison() -> None:
     array = simple()
     expected = array[...]
-    assert len(array) == 4
-    assert [row.tolist() for row in array] == expected.tolist()
+    assert (len(array), [row.tolist() for row in array]) == (4, expected.tolist())
     assert same_bits(np.asarray(array), expected)
     assert same_bits(np.asarray(array, "float32"), expected.astype("float32"))
     refused(ValueError, "copy", lambda: np.array(array, copy=False))
@@ -449,8 +448,7 @@ def test_work_and_room_do_not_depend_on_the_number_of_chunks() -> None:
     array = made(shape=(2**62, 2**62), chunks=1, dtype="int8", fill_value=5)
     assert (array.nchunks, array[5:7, -1].tolist()) == (2**124, [5, 5])
     array[2**61, 2**61] = 3
-    assert len(list(array.store.list())) == 2
-    assert array[2**61 - 1 : 2**61 + 2, 2**61].tolist() == [5, 3, 5]
+    assert (len(list(array.store.list())), array[2**61 - 1 : 2**61 + 2, 2**61].tolist()) == (2, [5, 3, 5])
     assert array[:: 2**60, 0].tolist() == [5, 5, 5, 5]
     assert next(array.chunk_tasks((slice(3, 9), 4))).coords == (3, 4)
 
@@ -771,8 +769,7 @@ def test_a_dask_array_is_stored_block_by_block() -> None:
     data = da.from_array(values, chunks=(2, 16)).map_blocks(block, dtype="i4", meta=np.empty((0, 0), "i4"))
     with dask.config.set(scheduler="threads", num_workers=2):
         array = xzarr3.create_array(store, "a", data=data)
-    assert array.chunks == (2, 16)
-    assert len(made) == 100
+    assert (array.chunks, len(made)) == ((2, 16), 100)
     assert max(most) < 20
     np.testing.assert_array_equal(xzarr3.open_array(store, "a")[...], values)
 
@@ -858,8 +855,7 @@ def test_every_type_in_every_format(zarr_format: Any, data: st.DataObject) -> No
     target = xzarr3.MemoryStore()
     copied, error = attempt(lambda: xzarr3.copy(again, target, zarr_format=other), MetadataError)
     if error is not None:
-        assert list(target.list()) == []
-        assert zarr_format == 3
+        assert (list(target.list()), zarr_format) == ([], 3)
         return
     for found in (again, copied):
         assert same_elements(data_type, found.get(), values)

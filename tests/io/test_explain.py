@@ -43,8 +43,7 @@ def check(store: RecordingStore, reader: Any, selection: Any, *, threads: int = 
         result = reader.get(selection, threads=threads) if is_array else np.asarray(reader[selection])
     present = [fetch for fetch in found if fetch.size is not None]
     told = [Request(each.key, *part, each.size or 0) for each in present for part in each.ranges]
-    assert Counter(made) == Counter(told)
-    assert found.requests == len(made)
+    assert (Counter(made), found.requests) == (Counter(told), len(made))
     assert found.bytes_moved == sum(request.length for request in made)
     assert (found.shape, found.bytes_used) == (result.shape, result.nbytes)
     assert {fetch.key for fetch in present} == {request.key for request in made}
@@ -268,14 +267,12 @@ def test_indexes_that_are_kept_are_asked_for_once(tmp_path: Path, monkeypatch: p
         array[selection]
     with store.recorded() as second:
         array[selection]
-    assert len(first) == found.requests
-    assert len(second) == found.requests - found.index_requests
+    assert (len(first), len(second)) == (found.requests, found.requests - found.index_requests)
     index = {(request.key, request.length) for request in first} - {(r.key, r.length) for r in second}
     assert len(index) == 2
     threads_for_all(monkeypatch)
     shared = array.explain(slice(None, None, 7), threads=8)  # Each thread reads one shard.
-    assert (shared.units, shared.index_requests) == (2, 2)
-    assert shared.requests == 2 + shared.chunks
+    assert (shared.units, shared.index_requests, shared.requests) == (2, 2, 2 + shared.chunks)
 
 
 def test_a_shard_in_memory_is_opened_by_reading_all_of_it() -> None:

@@ -71,8 +71,7 @@ def test_keys_that_belong_to_nothing_are_other_keys() -> None:
     store.set("bad/c/0", b"12")
     found = xzarr3.stats(store)
     assert found.other is not None
-    assert (found.other.number, found.other.nbytes) == (3, 10)
-    assert found.unreadable == ("bad",)
+    assert (found.other.number, found.other.nbytes, found.unreadable) == (3, 10, ("bad",))
     assert "/bad cannot be read" in str(found)
     assert found.nbytes_stored == sum(sizes(store).values())
 
@@ -111,8 +110,7 @@ def test_one_listing_and_no_request_for_each_key() -> None:
 def test_json_text_and_html() -> None:
     found: Stats = xzarr3.stats(hierarchy(3))
     document = json.loads(json.dumps(found.to_json()))
-    assert (document["units"], document["stored"]) == (15, 13)
-    assert document["arrays"]["a"]["shape"] == [10, 10]
+    assert (document["units"], document["stored"], document["arrays"]["a"]["shape"]) == (15, 13, [10, 10])
     assert document["arrays"]["a"]["ratio"] == found.arrays["a"].ratio
     lines = str(found).splitlines()
     assert lines[1].startswith("sum ")

@@ -354,8 +354,7 @@ def test_open_dataset_names_without_a_variable(tmp_path: Path, open_it: Any, con
         with pytest.warns(UserWarning, match="drop_variables: no variable") as told:
             found = open_it(tmp_path, drop_variables=iter(["unlike", name, "b"]))
         assert near in str(told[0].message)
-        assert told[0].filename == __file__
-        assert ("a" in found, "b" in found) == (True, False)
+        assert (told[0].filename, "a" in found, "b" in found) == (__file__, True, False)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert "b" not in open_it(tmp_path, keep_variables=["a", "b"], drop_variables="b")
@@ -379,8 +378,7 @@ def test_names_of_dask_arrays_change_with_the_content_behind_a_path(tmp_path: Pa
             change[0, 0] = 100 * number
         found = xzarr3.open_dataset(path, chunks={})["a"]
         names.add(found.data.name)
-        assert len(names) == 2
-        assert found.compute()[0, 0] == 100 * number
+        assert (len(names), found.compute()[0, 0]) == (2, 100 * number)
 
 
 @pytest.mark.parametrize(("stored", "dtype", "value"), [

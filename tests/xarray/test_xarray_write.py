@@ -96,8 +96,7 @@ def test_data_are_written_before_documents_and_the_root_last(zarr_format: Any) -
     to_zarr(small().chunk(y=2), store, encoding={"a": {"chunks": (2, 2)}}, zarr_format=zarr_format)
     changes = [key for key in store.changes if not key.startswith(".xzarr3-")]
     is_document = [key.endswith(DOCUMENTS) for key in changes]
-    assert is_document == sorted(is_document)
-    assert len(set(changes)) == len(changes)
+    assert (is_document, len(set(changes))) == (sorted(is_document), len(changes))
     last = [".zgroup", ".zmetadata"] if zarr_format == 2 else ["zarr.json"]
     assert changes[-len(last) :] == last
 
@@ -861,8 +860,7 @@ def test_a_file_is_in_the_way(tmp_path: Path, mode: Any) -> None:
     for path, group in ((file, None), (file / "b", "c"), (tmp_path, "a.nc"), (tmp_path, "a.nc/b")):
         with pytest.raises(xzarr3.StoreError, match=r"a\.nc' is a file, not a directory"):
             to_zarr(small(), path, group=group, mode=mode)
-    assert file.read_bytes() == b"CDF"
-    assert os.listdir(tmp_path) == ["a.nc"]
+    assert (file.read_bytes(), os.listdir(tmp_path)) == (b"CDF", ["a.nc"])
 
 
 @pytest.mark.parametrize("name", CORPUS)
