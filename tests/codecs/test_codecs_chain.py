@@ -37,13 +37,12 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 TEXT = np.array([["ab", "\U0010ffff\ud800"], ["", "\udfff"]])
 TYPES: dict[str, tuple[Any, int, Callable[[Any], Any]]] = {
-    "text": ("<U2", 3, lambda array: array),
-    "text, version 2": ("<U2", 2, lambda array: array),
+    "text": ("<U2", 3, lambda array: array), "text, version 2": ("<U2", 2, lambda array: array),
     "big endian text, version 2": (">U2", 2, lambda array: array),
     "field": ([("n", "i2"), ("t", "<U2")], 3, lambda array: array["t"]),
     "field of a field": ([("n", "i2"), ("s", [("t", "<U2")])], 3, lambda array: array["s"]["t"]),
     "field, version 2": ([("n", ">i2"), ("t", ">U2")], 2, lambda array: array["t"]),
-}
+}  # fmt: skip
 
 
 def text_array(kind: str, layout: str) -> tuple[xzarr3.MemoryStore, xzarr3.Array, Any]:
@@ -225,12 +224,9 @@ def test_what_a_codec_of_another_package_raises(failing: type[_Plan], place: str
     failing.error = error
     change, replace_all = partial(array.set, (9, 9), 1), partial(array.set, np.s_[8:, 8:], 5)
     decoding, encoding = (lambda: array[9, 9], lambda: array[8:, 8:], change), (change, replace_all)
-    for where, kind, calls in (
-        ("decode", ChunkDecodeError, decoding),
-        ("encode", ChunkEncodeError, encoding),
-    ):
+    for where, kind, uses in (("decode", ChunkDecodeError, decoding), ("encode", ChunkEncodeError, encoding)):
         failing.where = where
-        found = refused(kind, "no luck", *calls)
+        found = refused(kind, "no luck", *uses)
         failing.where = ""
         for each in found:
             assert type(each) is kind
@@ -255,7 +251,6 @@ def test_what_is_handed_on_as_it_is(failing: type[_Plan], place: str, error: Bas
 
 @pytest.mark.parametrize("place", ["filter", "serializer", "compressor"])
 def test_a_codec_that_returns_something_else(failing: type[_Plan], place: str, monkeypatch: Any) -> None:
-    """Another shape, or no bytes at all."""
     array = example(place)
     failing.where = "shape"
     monkeypatch.setattr(_FailingCompressor, "decode", lambda self, data, limit: None)

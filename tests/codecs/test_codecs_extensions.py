@@ -349,9 +349,7 @@ def test_packbits_of_every_type(name: str, data: st.DataObject) -> None:
     assert codec.decode(found, spec).tobytes() == kept.tobytes()
     wrong = [found[:-1], found + b"\0"]
     if width % 8 == 0 and padding != "none" and first == 0:
-        wrong = [
-            each for each in wrong if len(each) != len(body)
-        ]  # What is left over need not be said there.
+        wrong = [each for each in wrong if len(each) != len(body)]  # What is left over need not be said.
     refuses(lambda data: codec.decode(data, spec), wrong, ChunkDecodeError)
 
 
@@ -398,7 +396,6 @@ def test_n5_default_not_a_block(data: str, reason: str) -> None:
 
 
 def test_n5_default_is_bounded() -> None:
-    """Neither a header nor a bomb behind it fills the memory."""
     spec = spec_of("uint8", (8, 8))
     codecs = n5([1, 0], codec("gzip", level=1), endian=None)
     made = codec_of("n5_default", codecs=codecs).evolve(spec)
@@ -531,12 +528,10 @@ LEFT_OUT: list[tuple[str, dict[str, Any], float, float]] = [
     ("numcodecs.fixedscaleoffset", FIXED, 0.5, 0.5),
     ("numcodecs.fixedscaleoffset", FIXED | {"astype": "|i1"}, 0.5, 0.5),
     ("numcodecs.astype", {"encode_dtype": "<f8", "decode_dtype": "<f4"}, 0.5, 0.5),
-    ("transpose", {"order": [1, 0]}, 0.5, 0.5),
-    ("scale_offset", {"offset": 2, "scale": 4}, 0.5, 0.5),
-    ("cast_value", {"data_type": "int8"}, 5, 5),
-    ("cast_value", {"data_type": "int8", "scalar_map": NINE}, 0.5, 0.5),
+    ("transpose", {"order": [1, 0]}, 0.5, 0.5), ("scale_offset", {"offset": 2, "scale": 4}, 0.5, 0.5),
+    ("cast_value", TO_INT8, 5, 5), ("cast_value", TO_INT8 | {"scalar_map": NINE}, 0.5, 0.5),
     ("bitround", {"keepbits": 3}, 0.3, 0.3125),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "configuration", "fill", "read"), LEFT_OUT)
@@ -835,7 +830,6 @@ FIELDS = {
 @settings(max_examples=settings().max_examples // 2)  # Of each of many codecs.
 @given(data=st.data())
 def test_no_configuration_breaks_anything(name: str, data: st.DataObject) -> None:
-    """Whatever a document says, it is a codec or it is refused; and it encodes and decodes or says why."""
     known = data.draw(st.lists(st.sampled_from(FIELDS[name].split()), max_size=4))
     configuration = {field: data.draw(ANYTHING) for field in known}
     if name == "cast_value" and data.draw(st.booleans()):

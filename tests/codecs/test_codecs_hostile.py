@@ -63,9 +63,7 @@ CHAINS: dict[str, list[Any]] = {
     "transposed": [codec("transpose", order=[1, 0]), BIG, codec("zstd", level=3, checksum=True), CRC32C],
     "shard without a checksum": [sharding((1, 1), LITTLE, ZSTD, index=(LITTLE,), location="start")],
     "shard of blosc": [sharding((2, 1), LITTLE, blosc("lz4", "shuffle", 2))],
-    "nested shard": [
-        sharding((1, 2), sharding((1, 1), LITTLE, index=(BIG,)), index=(BIG,), location="start")
-    ],
+    "inner shard": [sharding((1, 2), sharding((1, 1), LITTLE, index=(BIG,)), index=(BIG,), location="start")],
     "encoded shard": [sharding((1, 1), LITTLE), codec("gzip", level=5)],
 }
 NAMES = [*codec_names(), *CHAINS]
@@ -302,7 +300,6 @@ CHILD = textwrap.dedent("""
 """)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this system does not tell the peak so")
 @pytest.mark.parametrize(("cases", "dtype"), [(BOMBS, "int16"), (CLAIMS, "string")], ids=["bombs", "claims"])
 def test_memory(tmp_path: Path, cases: dict[str, Any], dtype: str) -> None:

@@ -111,12 +111,9 @@ def test_blocks_by_name_and_as_stored(chunks: Any, expected: Any) -> None:
     np.testing.assert_array_equal(lazy.compute(**SYNC), VALUES)
 
 
-@pytest.mark.parametrize("chunks", ["auto", ("units", "auto"), (-1, "auto"), {"x": "auto"}], ids=str)
-def test_blocks_of_what_is_empty(chunks: Any) -> None:
-    assert from_zarr(chunked(data=VALUES[:0]), chunks=chunks).chunks == ((0,), (12,))
-
-
-def test_without_shards_the_chunks_are_the_units() -> None:
+def test_blocks_of_what_is_empty_or_has_no_shards() -> None:
+    for chunks in ("auto", ("units", "auto"), (-1, "auto"), {"x": "auto"}):
+        assert from_zarr(chunked(data=VALUES[:0]), chunks=chunks).chunks == ((0,), (12,))
     array = chunked(shards=None, chunks=((5, 15), 4))
     by_chunks, by_units = (from_zarr(array, chunks=name) for name in ("chunks", "units"))
     assert (by_chunks.chunks, by_chunks.name) == (by_units.chunks, by_units.name)
@@ -226,12 +223,10 @@ def test_a_field_of_a_dask_array() -> None:
 @pytest.mark.parametrize("options", [
     {"chunks": (1, 7, 9)}, {"chunks": (2, 8, 8), "shards": (2, 16, 40)}, {"chunks": (1, [7, 20, 3], 40)},
 ], ids=repr)  # fmt: skip
-@pytest.mark.parametrize(
-    "blocks", [{}, {"chunks": (1, 10, 40)}, {"chunks": (2, 30, 5), "inline_array": True}]
-)
-def test_dask_may_index_an_array_itself(options: dict[str, Any], blocks: dict[str, Any]) -> None:
+@pytest.mark.parametrize("given", [{}, {"chunks": (1, 10, 40)}, {"chunks": (2, 30, 5), "inline_array": True}])
+def test_dask_may_index_an_array_itself(options: dict[str, Any], given: dict[str, Any]) -> None:
     values = np.arange(2 * 30 * 40).reshape(2, 30, 40)
-    lazy = da.from_array(xzarr3.create_array(MemoryStore(), data=values, **options), **blocks)
+    lazy = da.from_array(xzarr3.create_array(MemoryStore(), data=values, **options), **given)
     assert lazy.shape == values.shape
     selections: list[Any] = [
         ..., [1, 0], (0, [3, 29, 4]), (slice(None), [3, 29, 4, 4], slice(None, None, -2)), (..., [5, 5, 1]),

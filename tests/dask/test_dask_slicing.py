@@ -333,13 +333,11 @@ def test_query_planning_of_dask_is_refused_in_words(tmp_path: Path) -> None:
 
 def test_there_are_tasks_for_needed_blocks_only() -> None:
     lazy = from_zarr(_made(100, 100, chunks=10)[0], chunks="units")
-    for selected, number in (
-        (lazy[5, 10:20], 1), (lazy[::50], 20), (lazy[9:11, -1], 2), (lazy[95:][::-1], 10)
-    ):  # fmt: skip
-        assert type(selected) is ZarrArray
-        (optimized,) = dask.optimize(selected)
-        assert len(dict(optimized.dask)) == selected.npartitions == number
-        assert list(selected.dask.layers) == [lazy.name, selected.name]
+    for part, number in ((lazy[5, 10:20], 1), (lazy[::50], 20), (lazy[9:11, -1], 2), (lazy[95:][::-1], 10)):
+        assert type(part) is ZarrArray
+        (optimized,) = dask.optimize(part)
+        assert len(dict(optimized.dask)) == part.npartitions == number
+        assert list(part.dask.layers) == [lazy.name, part.name]
 
 
 def test_dask_reads_from_an_array_what_it_needs() -> None:

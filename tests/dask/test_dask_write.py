@@ -308,9 +308,7 @@ OTHER_WAYS: dict[str, Any] = {
     "a directory above": lambda target, path: from_zarr(path.parent, path.name)[::-1],
     "a link": lambda target, path: from_zarr(path.parent / "link")[::-1],
     "optimized": lambda target, path: dask.optimize(from_zarr(target, chunks=10)[::-1] + 1)[0],
-    "a delayed": lambda target, path: da.from_delayed(dask.delayed(np.flip)(target), (100,), "f8").rechunk(
-        10
-    ),
+    "delayed": lambda target, path: da.from_delayed(dask.delayed(np.flip)(target), (100,), "f8").rechunk(10),
     "zarr-python": lambda target, path: da.from_array(pytest.importorskip("zarr").open_array(path), 10),
     "an argument": lambda target, path: TENS.map_blocks(
         lambda block, array=None: block + array[90:], array=target, dtype="f8"

@@ -30,9 +30,7 @@ FLOATS = ("float16", "float32", "float64")
 COMPLEX = {"complex64": "float32", "complex128": "float64"}
 INTEGERS = [name for name in NUMERIC if native(name).kind in "iu"]
 NO_NUMBER: list[Any] = [None, [0.5], {}, b"0", Thing(), np.datetime64("2000"), "0.5x"]
-NO_INTEGER: list[Any] = [
-    *NO_NUMBER, np.nan, np.inf, -np.inf, 0.5, 1e300, np.float32(np.nan), 1j, "1", [1], 2.0**64
-]  # fmt: skip
+NO_INTEGER = [*NO_NUMBER, np.nan, np.inf, -np.inf, 0.5, 1e300, np.float32(np.nan), 1j, "1", [1], 2.0**64]
 NAT = -(2**63)
 UNITS = ["Y", "M", "W", "D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as"]
 
@@ -139,9 +137,8 @@ GOLDEN: dict[str, list[tuple[Any, str]]] = {
     "bool": [(False, "00"), (True, "01")], "int8": [(-128, "80"), (127, "7f")], "uint8": [(255, "ff")],
     "int16": [(-2, "fffe")], "uint16": [(65535, "ffff")], "int32": [(-(2**31), "80000000")],
     "uint32": [(2**32 - 1, "ffffffff")],
-    "int64": [
-        (-(2**63), "8000000000000000"), (2**63 - 1, "7fffffffffffffff"), (2**53 + 1, "0020000000000001"),
-    ],
+    "int64": [(-(2**63), "8000000000000000"), (2**63 - 1, "7fffffffffffffff"),
+              (2**53 + 1, "0020000000000001")],
     "uint64": [(2**64 - 1, "ffffffffffffffff"), (2**53 + 1, "0020000000000001")],
     "float16": [
         ("NaN", "7e00"), ("Infinity", "7c00"), ("-Infinity", "fc00"), ("0x7c01", "7c01"), ("0xFE0f", "fe0f"),

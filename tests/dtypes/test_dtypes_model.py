@@ -146,11 +146,8 @@ def test_every_type_is_complete(data_type: ZDType) -> None:
     assert data_type.is_variable is (data_type.name in ("string", "bytes"))
     if dtype.kind != "O" and not data_type._by_name_only:
         assert (parse_dtype(dtype), registry.match_dtype(dtype)) == (data_type, data_type)
-    for check, spec in (
-        (cls._check_json_v2, data_type.to_json(2)),
-        (cls._check_json_v3, data_type.to_json(3)),
-    ):
-        assert check(spec)
+    for check, zarr_format in ((cls._check_json_v2, 2), (cls._check_json_v3, 3)):
+        assert check(data_type.to_json(zarr_format))
         assert not check(5)
 
 
@@ -180,7 +177,6 @@ SPECS = st.one_of(
 @example(parse_dtype("complex64"), [10**400, 0], 3)
 @example(parse_dtype("r24"), [1, 2, 3], 3)
 def test_anything_is_what_it_says_or_refused(data_type: ZDType, value: Any, zarr_format: ZarrFormat) -> None:
-    """As a data type, as the JSON of a scalar, as a scalar and as an array."""
     calls = [lambda: parse_dtype(value, zarr_format=zarr_format)]
     is_json = not any(value is each for each in OBJECTS)
     if is_json:
@@ -396,9 +392,8 @@ SPELLINGS: dict[str, list[Any]] = {
     "null_terminated_bytes": ["S3", "|S3"], "fixed_length_utf32": ["U3", ">U3", np.dtype("<U3")],
     "numpy.datetime64": ["M8[s]", "datetime64[10us]", TIME],
     "numpy.timedelta64": [np.dtype("m8[D]"), np.timedelta64],
-    "struct": [
-        [("a", "i4")], [["a", "<i4"], ["b", [["c", "|b1"]]]], "i4,f8", {"names": ["a"], "formats": ["i4"]},
-    ],
+    "struct": [[("a", "i4")], [["a", "<i4"], ["b", [["c", "|b1"]]]], "i4,f8",
+               {"names": ["a"], "formats": ["i4"]}],
 }  # fmt: skip
 
 

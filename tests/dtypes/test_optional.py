@@ -185,11 +185,8 @@ def test_lists_of_masked_arrays_keep_the_masks() -> None:
                 parse_dtype(dtype).cast_array(values)
     for array in (parse_dtype("int64").cast_array([other, [5, 6]]), xzarr3.array([other, [5, 6]])):
         assert array[...].tolist() == [[3, 4], [5, 6]]
-    refused(
-        MetadataError,
-        "same shape",
-        *(partial(call, [one, [1, 2, 3]]) for call in (xzarr3.array, INT.cast_array)),
-    )
+    calls = (partial(call, [one, [1, 2, 3]]) for call in (xzarr3.array, INT.cast_array))
+    refused(MetadataError, "same shape", *calls)
 
 
 def test_no_mask_is_dropped_in_silence(tmp_path: Path) -> None:

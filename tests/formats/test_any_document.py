@@ -216,7 +216,6 @@ def altered_documents(draw: st.DrawFn) -> tuple[str, Any]:
     return name, held
 
 
-@pytest.mark.slow
 @settings(max_examples=3000)
 @given(altered_documents())
 @example(("v2", {".zarray": zarray(dtype=[[""] * 2]), ".zattrs": {}}))
@@ -259,9 +258,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 
 @settings(max_examples=600)
-@given(
-    st.one_of(st.binary(max_size=40), JSON_VALUES.map(lambda value: json.dumps(value).encode()), damaged())
-)
+@given(st.one_of(st.binary(max_size=40), JSON_VALUES.map(lambda each: json.dumps(each).encode()), damaged()))
 @example(b'{"zarr_format": 3, "node_type": "array"}')
 @example(b'{"zarr_format": 3, "node_type": "group", "attributes": {"\\ud800": 1}}')
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-import tracemalloc
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +14,7 @@ import pytest
 import xarray as xr
 from _documents import changed, document, refused, text
 from _strategies import JSON_VALUES, LITTLE, array_document, attempt, stored
-from _things import case, refuses
+from _things import case, measured, refuses
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -461,10 +460,9 @@ def test_a_document_that_inflates_is_refused_before_it_does(tmp_path: Path) -> N
     zipped = xzarr3.ZipStore, lambda path: xzarr3.FsspecStore(f"zip::{path}")
     for opener in (xzarr3.open_group, xzarr3.open, xzarr3.create_group):
         for store in zipped if opener is xzarr3.open_group else zipped[:1]:
-            tracemalloc.start()
-            refuses(opener, [store(path)], MetadataError, r"too large.*67108864 bytes")
-            assert tracemalloc.get_traced_memory()[1] < 16 * 2**20
-            tracemalloc.stop()
+            with measured() as peak:
+                refuses(opener, [store(path)], MetadataError, r"too large.*67108864 bytes")
+            assert peak[0] < 16 * 2**20
 
 
 @pytest.mark.parametrize("kind", ["memory", "local", "wrapped", "fsspec"])

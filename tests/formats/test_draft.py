@@ -429,9 +429,8 @@ def test_transpositions(order: Any, expected: tuple[int, ...]) -> None:
 
 CONFIGURATION = "codecs[0].configuration"
 BAD: dict[str, list[Any]] = {  # Values of the field with which the place begins.
-    "codecs": [
-        None, GZIP, [draft_codec("transpose", order=[0, 1, 2])], [GZIP, TRANSPOSE], [GZIP, BIG], [BIG, BIG],
-    ],
+    "codecs": [None, GZIP, [draft_codec("transpose", order=[0, 1, 2])], [GZIP, TRANSPOSE], [GZIP, BIG],
+               [BIG, BIG]],
     "codecs[0]": [[1], ["gzip"]], "codecs[0].type": [[{}], [{"type": 1}]],
     CONFIGURATION: [[{**GZIP, "configuration": []}]],
     f"{CONFIGURATION}.level": [[draft_codec("gzip", level=10)]],
@@ -536,9 +535,7 @@ UNSAYABLE: dict[str, list[dict[str, Any]]] = {
         {"shape": (2, 2, 2), "chunk_grid": RegularGrid((1, 1, 1)),
          "codecs": (TransposeCodec((1, 0, 2)), LITTLE)},
     ],
-    "chunk_key_encoding": [
-        {"chunk_key_encoding": encoding} for encoding in (ChunkKeyEncoding(), ChunkKeyEncoding("v2"))
-    ],
+    "chunk_key_encoding": [{"chunk_key_encoding": ChunkKeyEncoding(*name)} for name in ((), ("v2",))],
     "chunk_grid": [{"chunk_grid": grid_for(((1, 3), (6,)), (4, 6))}], "fill_value": [{"fill_is_null": True}],
     "data_type": [{"data_type": each, "fill_value": each.default_scalar()} for each in map(parse_dtype, (
         "U4", "S3", "M8[10us]", "M8", "m8[7D]", [("a", "i4")], "string"))],

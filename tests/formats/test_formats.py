@@ -295,9 +295,7 @@ def test_consolidated_metadata_that_are_not_valid(zarr_format: Any, key: str) ->
     assert list(xzarr3.open_group(store, use_consolidated=False)) == ["a"]
 
 
-SHARED: list[dict[str, Any]] = [
-    {"shards": (4, 6)}, {"chunks": ((1, 3), (6,))}, {"chunk_key_encoding": "default"},
-]  # fmt: skip
+SHARED: list[Any] = [{"shards": (4, 6)}, {"chunks": ((1, 3), (6,))}, {"chunk_key_encoding": "default"}]
 UNSAYABLE: dict[Any, list[dict[str, Any]]] = {
     2: [
         *SHARED, {"dimension_names": ["y", None]},

@@ -486,9 +486,7 @@ KINDS: dict[str, tuple[AnyArray, str, Any, str]] = {
     "vlen-utf8": (WORDS, "|O", numcodecs.VLenUTF8(), "string"),
     "vlen-bytes": (OCTETS, "|O", numcodecs.VLenBytes(), "bytes"),
     "json2": (WORDS, "|O", numcodecs.JSON(), "string"),
-    "vlen-utf8 fixed": (
-        WORDS.astype(f"<U{LONGEST}"), f"<U{LONGEST}", numcodecs.VLenUTF8(), f"<U{LONGEST}"
-    ),
+    "vlen-utf8 fixed": (WORDS.astype(f"<U{LONGEST}"), f"<U{LONGEST}", numcodecs.VLenUTF8(), f"<U{LONGEST}"),
     "vlen-bytes fixed": (OCTETS.astype("S99"), "|S99", numcodecs.VLenBytes(), "|S99"),
 }  # fmt: skip
 COMPRESSORS: dict[str, Any] = {"none": None, "zlib": numcodecs.Zlib(1)}

@@ -81,11 +81,8 @@ class Operations(RuleBasedStateMachine):
             self.stack.enter_context(large_as_small())
         self.data_type = data.draw(st.sampled_from(_strategies.DATA_TYPES))
         shape = data.draw(_strategies.shapes(max_dims=3))
-        layouts = (
-            _strategies.layouts(self.data_type, shape),
-            _strategies.uneven_layouts(self.data_type, shape),
-        )
-        options = data.draw(st.one_of(*layouts))
+        layouts = (_strategies.layouts, _strategies.uneven_layouts)
+        options = data.draw(st.one_of(*(layout(self.data_type, shape) for layout in layouts)))
         self.keep_empty = options.get("write_empty_chunks", False)
         self.places: dict[Any, Any] = {}
         store: xzarr3.Store = xzarr3.MemoryStore()

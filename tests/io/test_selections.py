@@ -3,7 +3,6 @@
 import itertools
 import math
 import tempfile
-import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -17,7 +16,7 @@ from _conformance import contents
 from _large_as_small import large_as_small, python_executor
 from _slow import slow
 from _strategies import NUMERIC, arrays_of, layouts, native, selections, uneven_layouts, values
-from _things import Thing, refused, refuses
+from _things import Thing, measured, refused, refuses
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -545,15 +544,6 @@ def test_fields_that_there_are_not_are_refused_and_nothing_written(way: str) -> 
     assert contents(array.store) == before
 
 
-def peak_of(read: Callable[[], Any]) -> tuple[Any, int]:
-    """What reading gives, and the most bytes that it takes at a time."""
-    tracemalloc.start()
-    try:
-        return read(), tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", [nullcontext, python_executor])
 @pytest.mark.parametrize("options", [{"chunks": 100_000}, {"chunks": 10_000, "shards": 1_000_000}], ids=repr)
@@ -570,17 +560,20 @@ def test_masks_and_indices_take_little_memory(tmp_path: Path, options: Any, exec
             (array, at, 100 * len(at)), (array.oindex, at, 100 * len(at)), (array.vindex, at, 100 * len(at)),
             (array.oindex, np.sort(at % number), 50 * len(at)),
         ):  # fmt: skip
-            found, peak = peak_of(lambda reader=reader, index=index: reader[index])
+            with measured() as peak:
+                found = reader[index]
             assert np.array_equal(found, model[index])
-            assert peak < most
+            assert peak[0] < most
 
 
 @pytest.mark.slow
 def test_slices_beside_points_are_not_multiplied_with_them() -> None:
     array = xzarr3.create_array(xzarr3.MemoryStore(), shape=(10**6,) * 3, chunks=(100,) * 3, dtype="u1")
-    found, peak = peak_of(lambda: array.vindex[[1, 500_000], [1, 500_000], :])
+    with measured() as peak:
+        found = array.vindex[[1, 500_000], [1, 500_000], :]
     assert found.shape == (2, 10**6)
-    assert peak < 32 * 2**20
-    planned, peak = peak_of(lambda: array.oindex.plan((np.arange(10**6), slice(None), [5, 3])))
+    assert peak[0] < 32 * 2**20
+    with measured() as peak:
+        planned = array.oindex.plan((np.arange(10**6), slice(None), [5, 3]))
     assert (planned.shape, planned.number) == ((10**6, 10**6, 2), 10**8)
-    assert peak < 64 * 2**20
+    assert peak[0] < 64 * 2**20

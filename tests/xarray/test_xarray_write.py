@@ -456,38 +456,27 @@ def test_single_bytes_are_not_joined(dtype: Any, zarr_format: Any) -> None:
     xr.testing.assert_equal(open_dataset(store), xr.concat([dataset, dataset], "d").astype("S"))
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("chunked", [False, True])
-def test_time_differences_that_are_fractions_of_the_units(dtype: str, chunked: bool) -> None:
-    dataset = _with("v", np.array([1, 1002, 2003], "m8[ms]"))
-    encoding = {"v": {"units": "seconds", "dtype": dtype}}
-    group = to_zarr(dataset.chunk(d=2) if chunked else dataset, encoding=encoding)
-    np.testing.assert_array_equal(group["v"], np.array([0.001, 1.002, 2.003], dtype))
-
-
-@pytest.mark.parametrize("dtype", ["i8", "f8"])
-@pytest.mark.parametrize("chunked", [False, True])
-@pytest.mark.parametrize(("values", "units", "stored"), [
-    (np.array([1, 2], "m8[s]"), "milliseconds", [1000, 2000]),
-    (np.array(["1970-01-01", "1970-01-02"], "M8[s]"), "milliseconds since 1970-01-01", [0, 86400000]),
+@pytest.mark.parametrize(("values", "units", "dtype", "stored"), [
+    *((np.array([1, 1002, 2003], "m8[ms]"), "seconds", dtype, [0.001, 1.002, 2.003])
+      for dtype in ("f4", "f8")),
+    *((np.array([1, 2], "m8[s]"), "milliseconds", dtype, [1000, 2000]) for dtype in ("i8", "f8")),
+    *((np.array(["1970-01-01", "1970-01-02"], "M8[s]"), "milliseconds since 1970-01-01", dtype, [0, 86400000])
+      for dtype in ("i8", "f8")),
 ], ids=str)  # fmt: skip
-def test_times_in_units_finer_than_their_own(
-    values: Any, units: str, stored: list[int], chunked: bool, dtype: str
-) -> None:
+def test_times_in_other_units(values: Any, units: str, dtype: str, stored: list[Any], chunked: bool) -> None:
     dataset = xr.Dataset({"v": ("d", values)})
-    dataset = dataset.chunk(d=1) if chunked else dataset
+    dataset = dataset.chunk(d=len(values) - 1) if chunked else dataset
     group = to_zarr(dataset, encoding={"v": {"units": units, "dtype": dtype}})
     to_zarr(dataset, group.store, append_dim="d")
-    np.testing.assert_array_equal(group["v"], [*stored, *stored])
-    assert group["v"].attrs.get("dtype") == ("timedelta64[s]" if values.dtype.kind == "m" else None)
+    np.testing.assert_array_equal(group["v"], np.array([*stored, *stored], dtype))
+    assert group["v"].attrs.get("dtype") == (str(values.dtype) if values.dtype.kind == "m" else None)
 
 
 @pytest.mark.parametrize("dtype", ["i4", "i8"])
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("calendar", ["standard", "gregorian", "proleptic_gregorian"])
-def test_dates_that_are_all_missing_are_written_and_appended(
-    calendar: str, chunked: bool, dtype: str
-) -> None:
+def test_dates_all_of_which_are_missing_are_appended(calendar: str, chunked: bool, dtype: str) -> None:
     def dates(*given: str) -> xr.Dataset:
         return _with("v", [*given]).chunk(d=1) if chunked else _with("v", [*given])
 
@@ -585,11 +574,9 @@ def test_mode_w_minus_refuses_what_is_there(tmp_path: Path) -> None:
         to_zarr(small(), tmp_path / "empty", group="a/b")
 
 
-@pytest.mark.parametrize(
-    ("zarr_format", "consolidated"), [(3, None), (3, True), (3, False), (2, None), (2, True)]
-)
-def test_groups(tmp_path: Path, zarr_format: Any, consolidated: bool | None) -> None:
-    path, options = tmp_path / "a", {"consolidated": consolidated, "zarr_format": zarr_format}
+@pytest.mark.parametrize(("zarr_format", "copies"), [(3, None), (3, True), (3, False), (2, None), (2, True)])
+def test_groups(tmp_path: Path, zarr_format: Any, copies: bool | None) -> None:
+    path, options = tmp_path / "a", {"consolidated": copies, "zarr_format": zarr_format}
     to_zarr(small().assign_attrs(old=1), path, group="one/two", **options)
     to_zarr(CORPUS["bare"]()["b"], path, group="/one", mode="w", **options)
     to_zarr(small().rename(y="z"), path, group="one/two", **options)
@@ -601,7 +588,7 @@ def test_groups(tmp_path: Path, zarr_format: Any, consolidated: bool | None) -> 
         assert {key.rpartition("/")[0] for key in held} - {""} == nodes
     else:
         held = document(path).get("consolidated_metadata")
-        assert held is None if consolidated is False else held["metadata"].keys() == nodes
+        assert held is None if copies is False else held["metadata"].keys() == nodes
     expected = {"one": CORPUS["bare"]()[["b"]], "one/two": small().rename(y="z"), "three": small()}
     for group, dataset in expected.items():
         for read in (open_dataset, theirs):
@@ -612,10 +599,8 @@ def test_groups(tmp_path: Path, zarr_format: Any, consolidated: bool | None) -> 
 
 
 @pytest.mark.parametrize("zarr_format", [3, 2])
-@pytest.mark.parametrize(
-    ("able", "message"), [((), "list"), (("list",), r"cannot erase, so .* cannot be replaced")]
-)
-def test_a_store_that_cannot_list_or_erase(able: Any, message: str, zarr_format: Any) -> None:
+@pytest.mark.parametrize(("able", "told"), [((), "list"), (("list",), "cannot erase, so .*not be replaced")])
+def test_a_store_that_cannot_list_or_erase(able: Any, told: str, zarr_format: Any) -> None:
     whole = xzarr3.MemoryStore()
     store = whole.with_traits(operations=("get", "put", *able))
     to_zarr(small().chunk(x=2), store, zarr_format=zarr_format)
@@ -625,7 +610,7 @@ def test_a_store_that_cannot_list_or_erase(able: Any, message: str, zarr_format:
     for group in (None, "g"):
         with pytest.raises(xzarr3.NodeExistsError, match=r"is not empty|mode .w. to replace"):
             to_zarr(small(), store, group=group)
-        with pytest.raises(xzarr3.StoreError, match=message):
+        with pytest.raises(xzarr3.StoreError, match=told):
             to_zarr(small(), store, group=group, mode="w")
     assert contents(whole) == before
     xr.testing.assert_identical(open_dataset(store, group="g"), CORPUS["bare"]())
