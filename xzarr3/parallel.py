@@ -47,6 +47,16 @@ def available_threads() -> int:
     return min(cores, most_threads() or cores)
 
 
+def native_threads() -> int:
+    """How many threads native code uses, if no other number is asked for.
+
+    One more than there are cores: the kernels of some virtual machines keep as many threads as there are
+    cores on one of them for milliseconds, longer than many a read takes.
+    """
+    number = available_threads()
+    return number if number == 1 or most_threads() is not None else number + 1
+
+
 def asked_threads(threads: int | None) -> int | None:
     """The number of threads that a user asks for; None leaves the choice to xzarr3.
 

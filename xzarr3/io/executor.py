@@ -26,7 +26,7 @@ from xzarr3.io.read import UnitReader
 from xzarr3.io.selection import DimChoice, Points
 from xzarr3.io.write import UnitWriter
 from xzarr3.model.metadata import ArrayMetadata
-from xzarr3.parallel import Pool, available_threads, cores, is_wanted, run_on_threads, waiters
+from xzarr3.parallel import Pool, available_threads, cores, is_wanted, native_threads, run_on_threads, waiters
 from xzarr3.stores import Store, in_flight
 from xzarr3.tracing.counters import for_array
 
@@ -214,7 +214,7 @@ class Engine(msgspec.Struct, frozen=True, dict=True, weakref=True):
         """
         left = None
         with contextlib.suppress(MemoryError):  # Python takes less.
-            left = native.run(threads or available_threads())
+            left = native.run(threads or native_threads())
         if left is None:
             return plan.batches(), plan.number, 0
         if absent is not None:
