@@ -152,6 +152,36 @@ def test_a_node_is_made_by_one_only() -> None:
         assert [*xzarr3.open_group(store, "a/b")] == ["x"]
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_node_has_the_attributes_of_who_made_it(first: int) -> None:
+    """The second writer finds the attributes of the first, and no node yet; either may be faster then."""
+    store = RacingStore()
+    xzarr3.create_group(store, zarr_format=2)
+    described = [threading.Event(), threading.Event()]
+    defined = threading.Event()
+
+    def make(n: int, own: RacingStore) -> bool:
+        def before(operation: str, key: str) -> None:
+            if (operation, key) == ("set", "x/.zarray"):
+                described[n].set()
+                described[1].wait(10)
+                if n != first:
+                    defined.wait(10)
+
+        own.before = before
+        if n:
+            described[0].wait(10)
+        options: Any = {"shape": n + 1, "dtype": "int8", "attributes": {"n": n}}
+        error = attempt(partial(xzarr3.create_array, own, "x", **options), xzarr3.NodeExistsError)[1]
+        defined.set()
+        return error is None
+
+    made = run_threads(*(partial(make, n, own) for n, own in enumerate(twins(store, 2))))
+    assert made == [n == first for n in range(2)]
+    array = xzarr3.open_array(store, "x")
+    assert (array.shape, dict(array.attrs)) == ((first + 1,), {"n": first})
+
+
 @pytest.mark.parametrize("zarr_format", [3, 2])
 def test_consolidating_while_others_change_misses_nothing(zarr_format: Any) -> None:
     store = RacingStore()

@@ -253,18 +253,43 @@ def create_documents(
 ) -> bool:
     """Store the documents of a new node, unless another writer has created one since ``look`` was taken.
 
+    In formats with several documents a node, the attributes come first. A writer that finds those of another
+    one, but no node yet, cannot tell whether the other one is alive, and replaces them. Whose node it becomes
+    then has its attributes as well: the loser puts back what it found, the winner looks once more.
+
     Returns
     -------
     bool
         Whether they were stored.
     """
     now = seen.date_now(store)
-    for key, document in format.documents(meta, path).items():
-        value = documents.dated(documents.encode(document, path), now)
+    own = {
+        key: documents.dated(documents.encode(document, path), now)
+        for key, document in format.documents(meta, path).items()
+    }
+    *beside, _ = own
+    for at, (key, value) in enumerate(own.items()):
         if not _create(store, key, look.found(key)[1], value):
+            for before in beside[:at]:
+                _exchange(store, before, own[before], look.found(before)[0], is_own=True)
             return False
-        seen.note_all(store, [(key, value)])
+    for key in beside:
+        _exchange(store, key, own[key], own[key], is_own=False)
+    seen.note_all(store, own.items())
     return True
+
+
+def _exchange(store: Store, key: str, own: bytes, value: Buffer | None, *, is_own: bool) -> None:
+    """Set or erase a document where the stored one has the mark of ``own``, or where it has not."""
+    if value is None and not store.traits.erases_conditionally:
+        return
+
+    def exchanged(stored: Buffer | None) -> list[Buffer] | Unchanged | None:
+        if (documents.mark_of(stored) == documents.mark_of(own)) != is_own:
+            return UNCHANGED
+        return None if value is None else [value]
+
+    update(store, key, exchanged)
 
 
 def _create(store: Store, key: str, version: object, value: bytes) -> bool:
