@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xzarr3._types import Buffer, ByteRange
+from xzarr3._types import Buffer
 from xzarr3.arrays import Array
 from xzarr3.codecs.pipeline import CodecChain
 from xzarr3.model.metadata import ArrayMetadata
@@ -64,16 +64,13 @@ class ImaginedStore(Store):
     """The store of an array of this layout, all of whose chunks exist, at a place with these costs."""
 
     def __init__(self, metadata: ArrayMetadata, target: Target, ratio: float) -> None:
-        is_disk = target.over_read == math.inf and target.at_once == 1
         super().__init__(
             read_only=True, concurrency=target.at_once, request_bytes=target.request_bytes,
             over_read=target.over_read,
-            folder="" if is_disk else None,  # Enough for :class:`~xzarr3.io.fetch.Price`.
+            # On a disk, this is enough for :class:`~xzarr3.io.fetch.Price`.
+            folder="" if target.over_read == math.inf and target.at_once == 1 else None,
         )  # fmt: skip
         self.array, self._ratio = Array(self, "", metadata), ratio
-
-    def get(self, key: str, byte_range: ByteRange | None = None) -> Buffer | None:  # type: ignore[override]
-        return None
 
     def open(
         self, key: str, first: tuple[int, int | None] | None = None, version: object | None = None

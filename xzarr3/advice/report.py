@@ -202,12 +202,11 @@ class Advice(Report):
         accesses = (each.access for each in self.candidates[0].predictions)
         yield "layout", "chunks", "shards", "files", "score", *accesses
         for one in self.shown:
-            shards = "-" if one.shards is None else _lengths(one.shards)
             costs = (
                 f"{duration(each.seconds)}, {counted(each.requests, 'request')}" for each in one.predictions
             )
-            layout = one.name, _lengths(one.chunks), shards, f"{one.files:,}"
-            yield *layout, ratio(one.score, 1), *costs
+            layout = one.name, _lengths(one.chunks), _lengths(one.shards or "-")
+            yield *layout, f"{one.files:,}", ratio(one.score, 1), *costs
 
 
 def duration(seconds: float) -> str:
