@@ -592,20 +592,6 @@ def test_resume_on_a_cluster(either: Any, client: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(xr.open_dataset(either, engine="xzarr3").t, expected)
 
 
-def test_session_is_not_seen_before_the_commit(repo: Any, session: Any) -> None:
-    ds, before = dataset(), repo.readonly_session("main")
-    xzarr3.to_zarr(ds, session.store, encoding={"t": {"chunks": (2, 4), "shards": (4, 8)}})
-    assert list(open_store(before.store).list()) == []
-    refused(xzarr3.NodeNotFoundError, None, lambda: xzarr3.open_group(before.store))
-    xr.testing.assert_identical(read(session.store), ds)
-    first = session.commit("first")
-    second = repo.writable_session("main")
-    xzarr3.to_zarr(dataset(5).chunk({"time": 2}), second.store, append_dim="time")
-    second.commit("second")
-    xr.testing.assert_identical(stored(repo), both())
-    xr.testing.assert_identical(read(repo.readonly_session(snapshot_id=first).store, chunks={}), ds)
-
-
 def test_session_node_that_is_named_as_chunks_are(session: Any) -> None:
     root = xzarr3.create_group(session.store)
     root.create_group("g").create_array("c", data=np.arange(3))

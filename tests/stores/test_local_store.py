@@ -622,24 +622,3 @@ def test_erase_and_exclusive_wait_for_another_process(act: Callable[[Store], Any
         assert store.get("k") == b"1"
     store.erase("k")
     assert store.get("k") is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("act", "last"), [("set", {"a/b": b"w" * 70_000}), ("erase", {})])
-def test_put_and_erase_beside_update_lose_nothing(act: str, last: Any, store: LocalStore) -> None:
-    """Whoever replaces or erases a value whole waits for a change: the last of them is found, whole."""
-    size = 70_000
-
-    def changing() -> None:
-        for n in range(400):
-            update(store, "a/b", lambda stored, n=n: [b"u" * size, b"%6d" % n])
-            found = bytes(store.get("a/b") or b"")
-            assert found in (b"", b"w" * size) or (found[:-6], len(found)) == (b"u" * size, size + 6)
-
-    def replacing() -> None:
-        for _ in range(400):
-            getattr(store, act)("a/b", *last.values())
-
-    run_processes(changing, replacing, changing)
-    replacing()
-    assert files(store.root) == last

@@ -13,7 +13,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from _conformance import VALUE, contents, run_numbered, writes
+from _conformance import VALUE, contents, writes
 from _kinds import Files, Four, every_check, hostile_keys
 from _recording import heard
 from _things import Thing, refused
@@ -402,19 +402,3 @@ def test_wrapper_store_travels_with_what_it_holds() -> None:
     one, other = (pickle.loads(pickle.dumps(ReadOnlyStore(inner))) for _ in range(2))
     assert one is other, "equal pickled stores are one object"
     assert twin.__dask_tokenize__() != WrapperStore(inner).__dask_tokenize__()
-
-
-@pytest.mark.parametrize("kind", ["memory", "local", "zip", "fsspec", "cache", "four methods"])
-def test_threads_change_parts_of_chunks(kind: str, tmp_path: Path) -> None:
-    with KINDS[kind](tmp_path / "x") as store:
-        plain = xzarr3.create_array(store, "p", shape=(64,), chunks=(32,), dtype="i4")
-        shards = xzarr3.create_array(store, "s", shape=(64,), chunks=(8,), shards=(32,), dtype="i4")
-
-        def work(at: int) -> None:
-            for array in (plain, shards):
-                for place in range(at, 64, 4):
-                    array[place] = place + 1
-
-        run_numbered(work, 4)
-        for name in "ps":
-            assert xzarr3.open_array(store, name)[:].tolist() == list(range(1, 65))
