@@ -24,7 +24,7 @@ import xarray as xr
 from _conformance import VALUE, contents, run_threads
 from _kinds import ARRAYS, Four, Remote, Unsized, every_check, fork_beside
 from _processes import Process, processes, run_processes
-from _servers import S3Server
+from _slow import slow
 from _things import refused
 from _unprivileged import run_child, unprivileged
 from hypothesis import HealthCheck, settings
@@ -746,45 +746,40 @@ TestCacheMachine.settings = settings(
 )
 
 
-def expect_values(arrays: list[Any], values: Any) -> None:
-    for array in arrays:
-        for selection in SELECTIONS:
-            np.testing.assert_array_equal(array[selection], values[selection])
-
-
-def read_through(cache: CacheStore, far: Any, clock: Clock, count: Callable[[], float]) -> None:
+@pytest.mark.parametrize("where", ["memory", slow("S3")])
+def test_arrays_are_read_part_by_part_and_kept(
+    where: str, place: dict[str, Any], clock: Clock, request: pytest.FixtureRequest
+) -> None:
     """Arrays are read with requests once, until they are too old; then their new values are."""
+    far: Any = Remote()
+    if where == "S3":
+        server = request.getfixturevalue("s3_server")
+        url = f"s3://{server.bucket()}/store"
+        far = xzarr3.ObjectStore(url, storage_options=server.storage_options)
+    cache = CacheStore(far, **place)
     values = np.arange(64 * 64, dtype="int32").reshape(64, 64)
     stored = [xzarr3.create_array(far, name, data=values, **layout) for name, layout in ARRAYS.items()]
-    arrays = [xzarr3.open_array(cache, name) for name in ARRAYS]
-    expect_values(arrays, values)
-    before = count()
-    expect_values(arrays, values)
-    assert count() == before
+    arrays = [xzarr3.open_array(cache, name, mode="r+") for name in ARRAYS]
+
+    def expect(values: Any) -> None:
+        for array, selection in itertools.product(arrays, SELECTIONS):
+            np.testing.assert_array_equal(array[selection], values[selection])
+
+    expect(values)
+    with xzarr3.trace() as t:
+        expect(values)
+    assert t.total["requests"] == 0
     clock.now += 301
-    expect_values(arrays, values)
+    expect(values)
     for array in stored:
         array[:] = -values
     clock.now += 301
-    expect_values(arrays, -values)
-
-
-def test_arrays_are_read_part_by_part_and_kept(place: dict[str, Any], clock: Clock) -> None:
-    inner = Remote()
-    read_through(CacheStore(inner, **place), inner, clock, lambda: len(inner.requests))
-
-
-@pytest.mark.slow
-def test_over_s3(s3_server: S3Server, place: dict[str, Any], clock: Clock) -> None:
-    url = f"s3://{s3_server.bucket()}/store"
-    far = xzarr3.ObjectStore(url, storage_options=s3_server.storage_options)
-    cache = CacheStore(far, **place)
-    with xzarr3.trace() as t:
-        read_through(cache, far, clock, lambda: t.total["requests"])
-    through = xzarr3.open_array(cache, "sharded", mode="r+")
-    values = through[:]
-    through[3, 5:9] = values[3, 5:9] = 7
-    expect_values([through, xzarr3.open_array(far, "sharded")], values)
+    expect(-values)
+    for array in arrays:
+        array[3, 5:9] = 7
+    values[3, 5:9] = -7
+    expect(-values)
+    assert [array[3, 5] for array in stored] == [7] * len(stored)
 
 
 def test_cache_store_refuses_a_zip_that_is_being_written(tmp_path: Path) -> None:
