@@ -259,9 +259,10 @@ def test_small_zip_is_read_by_one_request_and_another_one_is_noticed(path: Path,
         store = ZipStore(server, "x.zip")
         assert len(server.requests) == 1 + (kind is Unsized)
         assert contents(store) == values
-    for change in (lambda: server.set("x.zip", b"new"), lambda: server.erase("x.zip")):
-        change()
-        refused(ChangedError, r"x\.zip", lambda: store.get("a"))
+    if kind is Remote:
+        for change in (lambda: server.set("x.zip", b"new"), lambda: server.erase("x.zip")):
+            change()
+            refused(ChangedError, r"x\.zip", lambda: store.get("a"))
 
 
 @pytest.mark.parametrize(("error", "words", "given", "mode"), [
