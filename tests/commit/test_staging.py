@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from functools import partial
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from _conformance import contents, refused, run_threads
+from _damage import os_error
 from _killed import (
     KilledError,
     MortalStore,
@@ -827,6 +829,34 @@ def test_what_another_finished_stays(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(StoreError, match="another process has taken over"):
         to_zarr(filled(2, "t", "u"), tmp_path, mode="w")
     assert values(tmp_path) == values(tmp_path, name="u") == [2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("call", ["lstat", "listdir"])
+def test_what_cannot_be_looked_at_is_not_absent(call: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """Whichever name of the old or the new node it is: a node is replaced whole, or an error says why."""
+    real = getattr(os, call)
+    for n in itertools.count():
+        shutil.rmtree(tmp_path / "store", ignore_errors=True)
+        to_zarr(filled(1, "t", "u"), tmp_path / "store")
+        asked = itertools.count()
+
+        def look(path: Any, *args: Any, n: int = n, asked: Any = asked, **options: Any) -> Any:
+            if ".xzarr3-staged" in str(path) and next(asked) == n:
+                raise os_error(errno.EIO)
+            return real(path, *args, **options)
+
+        failed = False
+        with monkeypatch.context() as patch, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # What could not be removed is told.
+            patch.setattr(os, call, look)
+            try:
+                to_zarr(filled(2, "t", "u"), tmp_path / "store", mode="w")
+            except StoreError:
+                failed = True
+        found = {name: values(tmp_path / "store", name=name) for name in ("t", "u")}
+        assert found in [dict.fromkeys("tu", [each] * 4) for each in ((1, 2) if failed else (2,))], n
+        if next(asked) <= n:
+            break
 
 
 @forks

@@ -330,6 +330,8 @@ def test_failing_stat_is_no_absence(local_store: LocalStore, monkeypatch: pytest
         with pytest.raises((StoreError, xzarr3.NodeExistsError)):
             xzarr3.create_array(local_store, shape=1, dtype="i1")
         assert local_store.versions(["zarr.json"]) == [None]
+    with failing(monkeypatch, "stat", os_error(errno.EIO), root=f"{local_store.root}/c"):
+        refused(StoreError, "cannot erase key 'c/'", partial(local_store.erase_prefix, "c/"))
     np.testing.assert_array_equal(xzarr3.open_array(local_store)[...], _values())
 
 
@@ -452,6 +454,16 @@ def test_failing_erasure_is_told(name: str, number: int, local_store: LocalStore
         assert named.removeprefix(local_store.root + "/") in str(told)
         erase()
     assert "b" in local_store.list()
+
+
+def test_a_resize_that_fails_to_erase_shows_no_fill_values(local_store: LocalStore, monkeypatch: Any) -> None:
+    """Whose copy of the document is in consolidated metadata."""
+    root = xzarr3.create_group(local_store)
+    array = root.create_array("x", data=np.arange(1, 8), chunks=3)
+    root.consolidate()
+    with failing(monkeypatch, "unlink", os_error(errno.EIO), root=f"{local_store.root}/x/c", locks=False):
+        refused(StoreError, "cannot erase key 'x/c/2'", partial(array.resize, 4))
+    assert [each["x"][...].tolist() for each in (xzarr3.open_group(local_store), root)] == [[1, 2, 3, 4]] * 2
 
 
 def test_directories_may_stay_behind(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -288,7 +288,6 @@ def _in_turn(array: Array, change: Callable[[float], None]) -> None:
             except LeaseLostError:
                 if time.monotonic() >= deadline:
                     raise
-    refresh_copies(array.store, array.format, array.path)
 
 
 # Appends to one array
@@ -306,6 +305,7 @@ def append(array: Array, data: npt.ArrayLike, axis: int) -> None:
             f"{-array.ndim} to {array.ndim - 1}"
         ) from error
     _in_turn(array, partial(_append, array, values, place))
+    refresh_copies(array.store, array.format, array.path)
 
 
 def _append(array: Array, values: AnyArray, axis: int, deadline: float) -> None:
@@ -375,11 +375,14 @@ def _resize(array: Array, shape: tuple[int, ...], deadline: float) -> None:
         after = resized(stored, shape)
         if array.store.traits.visible == "at commit":
             _resize_at_once(array, stored, after, length)
+            refresh_copies(array.store, array.format, array.path)
             return
         # A cut-off write or append may have left chunks where the array is about to grow.
         largest = tuple(map(max, shape, stored.shape))
         erase_beyond(array._over(length, stored), largest, after.chunk_grid, may_list=True)
         _say_shape(array, stored.shape, shape, length)
+        # First, as who reads with an old copy would find fill values for what is erased.
+        refresh_copies(array.store, array.format, array.path)
         if any(now < then for now, then in zip(shape, stored.shape, strict=True)):
             # If the lease was lost, its new holder may have appended already. Chunks left past the end are
             # erased when the array grows.

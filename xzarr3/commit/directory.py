@@ -81,7 +81,7 @@ class Directory(Transaction):
             raise self.place.taken()
         try:
             leaving, coming = self._units()
-            away, come = self._ordered(store.root, leaving), self._ordered(self._new, coming)[::-1]
+            away, come = self._ordered("", leaving), self._ordered(f"{self.top}{NEW}/", coming)[::-1]
         except OSError as error:
             raise failed(f"cannot replace '/{path}' in {store}", error) from error
         if not self._is_kept():  # looked at only now: it may have been removed while it was listed
@@ -172,12 +172,12 @@ class Directory(Transaction):
         outside = {key for key in place.documents if not key.startswith(place.prefixes)}
         return away | outside, come | outside
 
-    def _ordered(self, root: str, units: Iterable[str]) -> list[str]:
-        """The units that are in a directory, in the order in which they leave.
+    def _ordered(self, prefix: str, units: Iterable[str]) -> list[str]:
+        """The units that are there below a prefix, in the order in which they leave.
 
         Documents are first, and what holds documents before chunks.
         """
-        units = {each for each in units if os.path.lexists(os.path.join(root, each))}
+        units = {each for each in units if _is_there(self.target, f"{prefix}{each}")}
         own = self.place.documents
         first = [unit for stage in self.place.in_order(units & own) for unit in stage]
         return [*first, *sorted(units - own, reverse=True)]  # in the draft, "meta" before "data"
@@ -250,10 +250,13 @@ class StagedFolder(LocalStore):
 
 def _names(root: str, prefix: str) -> set[str]:
     """The names in a directory that can be part of a node, as keys."""
+    folder = os.path.join(root, prefix)
     try:
-        names = os.listdir(os.path.join(root, prefix))
+        names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return set()
+    except OSError as error:
+        raise failed(f"cannot list '{folder}'", error) from error
     return {f"{prefix}{name}" for name in names if is_own(f"{prefix}{name}")}
 
 

@@ -368,16 +368,23 @@ def sweep(store: Store) -> None:
             os.rmdir(folder)
             continue
         is_needed = holder.state == SWAPPING or f"{os.path.basename(folder)}/" in needed
-        if not is_needed and not os.path.lexists(os.path.join(folder, OLD)) and _is_abandoned(folder):
+        if not is_needed and _is_abandoned(folder):
             remove_at_once(cast("LocalStore", store), folder)
 
 
 def _is_abandoned(folder: str) -> bool:
-    """Whether no directory below this one has changed for :data:`ABANDONED` seconds."""
+    """Whether nothing is kept in a directory, and none below it has changed for :data:`ABANDONED` seconds."""
+
+    def fail(error: OSError) -> None:
+        raise error
+
     limit = time.time() - ABANDONED
-    with contextlib.suppress(FileNotFoundError):  # another process is at work here
-        found = (os.lstat(below) for below, _, _ in os.walk(folder))
-        return all(stat.S_ISDIR(info.st_mode) and info.st_mtime <= limit for info in found)  # no planted link
+    with contextlib.suppress(OSError):  # another process is at work here, or it cannot be looked at
+        found = (os.lstat(below) for below, _, _ in os.walk(folder, onerror=fail))
+        return OLD not in os.listdir(folder) and all(
+            stat.S_ISDIR(info.st_mode) and info.st_mtime <= limit
+            for info in found  # no planted link
+        )
     return False
 
 

@@ -391,9 +391,10 @@ class LocalStore(Store):
     def erase_prefix(self, prefix: str) -> None:
         path = self._path(prefix[:-1])
         try:
-            if self._enter(prefix, path, make=False) is not None and os.path.isdir(path):
+            is_there = self._enter(prefix, path, make=False) is not None
+            if is_there and stat.S_ISDIR(os.stat(path).st_mode):
                 (files.remove if os.path.islink(path) else files.erase_tree)(path)
-        except FileNotFoundError:  # Another process has just erased it.
+        except (FileNotFoundError, NotADirectoryError):  # Absent, or just erased by another process.
             pass
         except OSError as error:
             self._fail("erase", prefix, error)
