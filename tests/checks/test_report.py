@@ -91,17 +91,6 @@ def test_text_groups_findings_by_node_and_ends_with_what_to_do() -> None:
     ]
 
 
-def test_text_fits_on_a_screen() -> None:
-    store = xzarr3.create_array(MemoryStore(), data=np.arange(1, 301), chunks=1).store
-    for at in range(300):
-        store.set(f"c/{at}", b"")
-    report = xzarr3.check(store, decode="none")
-    lines = str(report).splitlines()
-    assert (report.count("error"), len(lines) <= 40) == (300, True)
-    assert any(line.strip().startswith("and ") for line in lines)
-    assert lines[-2:] == ["what         to do", f"chunk-empty  {CODES['chunk-empty'].remedy}"]
-
-
 def test_json_has_everything() -> None:
     store = healthy(3)
     store.set("t2m/c/0/0", b"")

@@ -21,7 +21,7 @@ import xarray as xr
 import zarr
 from _clusters import Workers, cluster
 from _conformance import contents
-from _slow import slow, slow_but
+from _slow import slow
 from _things import refused
 from distributed import KilledWorker
 
@@ -409,8 +409,11 @@ class Blocks:
         if block.size:
             self.made += 1
             if self.made > self.last:
-                raise RuntimeError("boom")
+                self.fail()
         return block
+
+    def fail(self) -> None:
+        raise RuntimeError("boom")
 
     def dataset(self, first: int = 0, rows: int = 40) -> xr.Dataset:
         values = da.from_array(np.arange(8.0 * rows).reshape(rows, 8) + first, chunks=(1, 8))
@@ -539,12 +542,8 @@ def _resumed_in_process(at: bytes) -> None:
 class Dying(Blocks):
     """Blocks whose process is killed in place of the error."""
 
-    def __call__(self, block: np.ndarray) -> np.ndarray:
-        try:
-            return super().__call__(block)
-        except RuntimeError:
-            os.kill(os.getpid(), signal.SIGKILL)
-            raise
+    def fail(self) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.slow
@@ -727,34 +726,26 @@ def test_session_chunks_beyond_the_end_do_not_come_back(session: Any) -> None:
     np.testing.assert_array_equal(array[2:], 0)
 
 
-def times(clock: str) -> xr.Dataset:
-    time = np.array([f"2000-01-0{1 if clock == '00:00' else 2}T{clock}"], "datetime64[ns]")
-    return xr.Dataset({"v": ("when", [1.0])}, {"when": time})
-
-
-LATER = {"group": "below", "compute": False, "chunkmanager_store_kwargs": {"scheduler": "threads"}}
-WIDER = {"group": "times", "append_dim": "when", "widen_units": True}
-# Those that changes of repositories do not have.
-WRITES: dict[str, Callable[[Any], object]] = {
-    "later": lambda store: xzarr3.to_zarr(dataset().chunk(time=2), store, **LATER).compute(),
-    "copy": lambda store: xzarr3.copy(store, store, source_path="t", path="copied/t"),
-    "widen": lambda store: xzarr3.to_zarr(times("12:30"), store, **WIDER),
-}
-
-
-@pytest.mark.parametrize("name", slow_but(WRITES, "later"))
-def test_session_datasets_are_written_as_elsewhere(session: Any, name: str) -> None:
-    places: list[Any] = [session.store, {}]
-    for store in places:
-        xzarr3.to_zarr(dataset(), store, encoding=CHUNKS)
-        days = {"when": {"units": "days since 2000-01-01"}}
-        xzarr3.to_zarr(times("00:00"), store, group="times", encoding=days)
-        WRITES[name](store)
-    found, expected = (xr.open_datatree(store, engine="xzarr3").load() for store in places)
-    xr.testing.assert_identical(found, expected)
+def test_session_datasets_are_written_later_copied_and_widened(session: Any) -> None:
+    """As changes of repositories are not."""
+    store, threads = session.store, {"scheduler": "threads"}
+    later = {"encoding": CHUNKS, "compute": False, "chunkmanager_store_kwargs": threads}
+    xzarr3.to_zarr(dataset().chunk(time=2), store, **later).compute()
+    xzarr3.copy(store, store, source_path="t", path="copied/t")
+    parts = [
+        xr.Dataset({"v": ("when", [1.0])}, {"when": np.array([time], "datetime64[ns]")})
+        for time in ("2000-01-01", "2000-01-02T12:30")
+    ]
+    xzarr3.to_zarr(parts[0], store, group="times", encoding={"when": {"units": "days since 2000-01-01"}})
+    xzarr3.to_zarr(parts[1], store, group="times", append_dim="when", widen_units=True)
     session.commit("all")
-    with xr.open_datatree(session.store, engine="zarr", consolidated=False) as again:
-        xr.testing.assert_identical(again.load(), expected)
+    for engine in ("xzarr3", "zarr"):
+        with xr.open_datatree(store, engine=engine, consolidated=False) as found:
+            xr.testing.assert_identical(found.to_dataset().load(), dataset())
+            np.testing.assert_array_equal(found["copied/t"], VALUES)
+            xr.testing.assert_identical(
+                found["times"].to_dataset(inherit=False).load(), xr.concat(parts, "when")
+            )
 
 
 @pytest.mark.parametrize("zarr_format", [2, "3-draft"])

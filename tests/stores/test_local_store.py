@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _conformance import contents, run_numbered, run_threads
+from _conformance import contents, run_threads
 from _damage import files, os_error
 from _processes import Process, orphan, processes, run_processes
 from _slow import slow
@@ -152,28 +152,6 @@ def test_put_where_the_system_has_no_such_file(store: LocalStore) -> None:
     assert files(store.root) == {"a/b": b"1", key: b"1"}
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("way")
-def test_update_of_processes_and_threads_loses_no_change(tmp_path: Path) -> None:
-    """By whatever root, link or path they come; directories come and go meanwhile."""
-    (tmp_path / "store" / "d" / "e").mkdir(parents=True)
-    (tmp_path / "root").symlink_to("store")
-    (tmp_path / "store" / "inner").symlink_to("d/e")
-    ways = [("store", "d/e/"), ("root", "d/e/"), ("store/d", "e/"), ("store/d/e", ""), ("store", "inner/")]
-
-    def work(process: int, thread: int) -> None:
-        root, prefix = ways[(process + 2 * thread) % len(ways)]
-        store = LocalStore(tmp_path / root)
-        for n in range(60):
-            update(store, f"{prefix}n{n % 2}", count)
-            update(store, f"{prefix}{n}/gone", lambda stored: [b""] if stored is None else None)
-
-    run_processes(*(partial(run_numbered, partial(work, process), 3) for process in range(4)))
-    found = files(tmp_path / "store")
-    assert found.pop("d/e/n0") == found.pop("d/e/n1") == b"%d" % (4 * 3 * 30)
-    assert all(name.endswith("/gone") for name in found), "a lock file is left"
-
-
 def _changed(store: Store, act: Callable[[], object]) -> Buffer | None:
     """The value that is there when an act comes while another process changes the value, and waits."""
 
@@ -200,25 +178,17 @@ def test_put_and_erase_come_after_the_change_that_is_under_way(store: LocalStore
 
 
 def test_put_with_a_version_has_one_winner(store: LocalStore) -> None:
-    """Of all that set, erase or make the same version, one is told that it was first."""
-    won = store.root + "-won"
-    os.mkdir(won)
+    """Of all that make a value of the same version, one is told that it was first."""
 
-    def work(name: str) -> Callable[[], None]:
-        def compete() -> None:
-            for round_ in range(60):
-                while True:
-                    value, version = versioned(store, "a/b")
-                    number = 0 if value is None else int(bytes(value).split()[0])
-                    if number > round_:
-                        break
-                    if store.put("a/b", [f"{round_ + 1} {name}".encode()], if_version=version):
-                        Path(won, f"{round_} {name}").touch()
+    def compete() -> None:
+        for _ in range(60):
+            won = False
+            while not won:
+                value, version = versioned(store, "a/b")
+                won = store.put("a/b", count(value), if_version=version)
 
-        return compete
-
-    run_processes(*map(work, "xyz"))
-    assert sorted(int(name.split()[0]) for name in os.listdir(won)) == list(range(60))
+    run_processes(*[compete] * 3)
+    assert store.get("a/b") == b"180"
     assert compare(store, "a/b", None)
     assert (files(store.root), folders(store.root)) == ({}, [])
 

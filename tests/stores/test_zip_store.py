@@ -14,7 +14,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 import warnings
 import zipfile
 import zlib
@@ -28,7 +27,7 @@ import numpy as np
 import pytest
 from _conformance import VALUE, contents, read_back, run_numbered
 from _kinds import Remote, Unsized, every_check
-from _processes import orphan, processes
+from _processes import killed_at_call, orphan
 from _things import refused
 from _unprivileged import run_child, unprivileged
 from hypothesis import HealthCheck, example, given, settings
@@ -492,58 +491,29 @@ def test_names_and_versions(path: Path) -> None:
         assert all(x != y for x, y in zip(before, store.versions(["", "a/b"]), strict=False))
 
 
-def generation(number: int) -> dict[str, bytes]:
-    rng = random.Random(number)
-    return {f"k/{at}": number.to_bytes(4, "little") + rng.randbytes(6000 + 500 * at) for at in range(12)}
-
-
-def generation_of(path: Path) -> int:
-    """Which values are in a zip: all of one generation."""
-    found = contents(ZipStore(path))
-    if not found:
-        return -1
-    number = int.from_bytes(found["k/0"][:4], "little")
-    assert found == generation(number)
-    return number
-
-
-def write_generations(path: Path, mode: Any, first: int, told: Path) -> None:
-    for number in range(first, first + 1000):
-        with ZipStore(path, mode=mode) as store:
-            store.set_values(generation(number).items())
-        with told.open("a") as file:
-            file.write(f"{number}\n")
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["w", "a"])
-def test_killed_at_any_time(path: Path, mode: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What is there after a SIGKILL is the last that was closed, or the one after it."""
-    rng, told = random.Random(mode), tmp_path_factory.mktemp("told") / "closed"
-    last, killed_within, rounds, wait = -1, 0, 0, 0.02
-    ZipStore(path, mode="w").close()
-    told.write_text("-1\n")
-    while rounds < 300 and (rounds < 30 or last < 6 or killed_within < 6):
-        rounds += 1
-        with processes(partial(write_generations, path, mode, last + 1, told)) as (writer,):
-            time.sleep(rng.uniform(0.1 * wait, 2 * wait))
-            assert not writer.ended()
-        reported = max(last, int(told.read_text().split()[-1]))
-        found = generation_of(path)
-        assert reported <= found <= reported + 1
-        verified(path)
-        wait *= 1.3 if found == last else 0.9  # So that about one is written each time, on any machine.
-        leftovers = [name for name in os.listdir(path.parent) if name != path.name]
-        assert leftovers in ([], [draft_of(path).name])
-        killed_within += bool(leftovers)
-        last = found
-    assert last >= 6
-    assert killed_within >= 6, "the test killed nobody who was writing"
-    with ZipStore(path, mode="r+") as store:
-        store.set("k/0", b"")
-        store.erase("k/0")
-    verified(path)
-    assert os.listdir(path.parent) == [path.name]
+def test_killed_at_any_call(path: Path, mode: Any) -> None:
+    """What is there after a SIGKILL is what was there before, or all of the next."""
+    old, new = ({f"k/{at}": bytes([which]) * (6000 + 500 * at) for at in range(3)} for which in (1, 2))
+
+    def write() -> None:
+        with ZipStore(path, mode=mode) as store:
+            store.set_values(new.items())
+
+    packed(old, path)
+    calls, found, left = killed_at_call(-1, write), [], 0
+    for call in range(calls):
+        packed(old, path)
+        assert os.listdir(path.parent) == [path.name], "what the last one left is gone"
+        killed_at_call(call, write)
+        found.append(verified(path))
+        assert found[-1] == contents(ZipStore(path))
+        leftovers = {*os.listdir(path.parent)} - {path.name}
+        assert leftovers <= {draft_of(path).name}
+        left += len(leftovers)
+    assert [old in found, new in found, all(each in (old, new) for each in found)] == [True] * 3
+    assert left > calls // 4, "the test killed nobody who was writing"
 
 
 @pytest.mark.slow
