@@ -443,6 +443,36 @@ def test_the_first_and_the_last_date_may_be_missing(
     assert found.encoding["units"] == attributes["units"]
 
 
+@pytest.mark.filterwarnings("ignore::xarray.conventions.SerializationWarning")
+@pytest.mark.parametrize("chunks", [None, {}], ids=str)
+@pytest.mark.parametrize(
+    ("units", "calendar", "first"),
+    [
+        ("microseconds since 0001-01-01", "standard", 63082281600000001),
+        ("microseconds since 2000-01-01", "noleap", 103186396800001003),
+        ("microseconds since 2000-01-01", "standard", 102617539200001001),
+        ("nanoseconds since 1970-01-01", "standard", 1234567890123456789),
+    ],
+)
+def test_large_integers_are_the_dates_that_they_say(
+    units: str, calendar: str, first: int, chunks: Any
+) -> None:
+    """xarray makes floats of those that pandas does not decode: microseconds get lost."""
+    numbers = np.array([first, -1, first + 86400_000_000])
+    attributes = {"units": units, "calendar": calendar, "_FillValue": -1}
+    array = xzarr3.create_array(
+        xzarr3.MemoryStore(), "v", data=numbers, dimension_names=["d"], attributes=attributes
+    )
+    found = ours(array.store, chunks=chunks)["v"].values
+    assert np.array_equal(xr.DataArray(found).isnull(), [False, True, False])
+    if units.startswith("nano"):
+        assert found[[0, 2]].astype(int).tolist() == numbers[[0, 2]].tolist()
+        return
+    for date, number in zip(found[[0, 2]], numbers[[0, 2]], strict=True):
+        told = np.datetime_as_string(date, unit="us") if found.dtype.kind == "M" else date.isoformat()
+        assert told == cftime.num2date(int(number), units, calendar).isoformat()
+
+
 @pytest.mark.parametrize("chunks", [None, {}], ids=str)
 def test_widened_time_differences_are_read(chunks: Any) -> None:
     store = xzarr3.to_zarr(xr.Dataset({"v": ("d", np.array([1, 2], "m8[s]"))})).store

@@ -95,6 +95,33 @@ def test_times_in_dask_arrays() -> None:
         to_zarr(early, MemoryStore(), encoding={"when": {**DAYS, "calendar": "standard"}})
 
 
+@pytest.mark.filterwarnings("ignore:Ambiguous reference date")
+@pytest.mark.parametrize("is_lazy", [False, True])
+@pytest.mark.parametrize("calendar", ["standard", "proleptic_gregorian"])
+@pytest.mark.parametrize(("units", "dtype"), [("hours since 1-1-1", "f8"), ("days since 0001-01-01", "i4")])
+def test_times_that_count_from_the_first_year(units: str, dtype: str, calendar: str, is_lazy: bool) -> None:
+    """As archives of NOAA have them: numpy's nanoseconds do not hold that date, and cftime decodes them."""
+    when = xr.Dataset({"when": ("x", np.array(["NaT", "2000-01-02", "NaT", "1999-12-31"], "M8[ns]"))})
+    coding = {"units": units, "calendar": calendar, "dtype": dtype, "_FillValue": -9}
+    store = stored(when.chunk(x=2) if is_lazy else when, when=coding)
+    again = open_dataset(store)
+    np.testing.assert_array_equal(again["when"].values, when["when"].values)
+    to_zarr(again if is_lazy else again.load(), store, append_dim="x")
+    np.testing.assert_array_equal(open_dataset(store)["when"].values, [*when["when"].values] * 2)
+    more = when + np.timedelta64(1, "h")
+    if dtype == "i4":
+        refused(store, more.chunk(x=2) if is_lazy else more, r"T01|exactly in the units", append_dim="x")
+
+
+@pytest.mark.parametrize("units", ["hrs since 2000-01-01", "d since 2000-01-01", "msec since 2000-01-01"])
+@pytest.mark.parametrize("is_lazy", [False, True])
+def test_units_that_are_only_read(units: str, is_lazy: bool) -> None:
+    when = xr.Dataset({"when": ("x", np.array(["2000-01-02"], "M8[ns]"))})
+    coding = {"units": units, "dtype": "f8"}
+    with pytest.raises(xzarr3.ArgumentError, match=rf"unknown unit in units='{units}' .* 'when'; .*'hours'"):
+        stored(when.chunk() if is_lazy else when, when=coding)
+
+
 @pytest.mark.parametrize("kind", ["M8[ns]", "m8[ns]", ">M8[ns]"])
 def test_blocks_without_a_date_in_dask_arrays(kind: str) -> None:
     store, values = MemoryStore(), np.array(["NaT", "NaT", 24, "NaT"], kind.replace("ns", "h")).astype(kind)
@@ -257,6 +284,18 @@ def test_packed_values_are_read_within_half_a_step(dtype: str, packed: str, chun
     found = open_dataset(store)["v"].values
     step = 0.0 if packed == "f4" else scale / 2
     np.testing.assert_allclose(found, values, rtol=0, atol=step + 2e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("is_lazy", [False, True])
+def test_packed_values_that_are_read_in_a_smaller_type_are_refused(is_lazy: bool) -> None:
+    """Of floats that NaN marks, xarray reads packed ones in the stored type, where 1e12 is infinite."""
+    values = xr.Dataset({"v": ("x", [-999999999995.0, 5.0])})
+    packing = {"dtype": "f2", "scale_factor": 1e8, "add_offset": 5.0}
+    with pytest.raises(ValueError, match=r"-999999999995\.0 at index \(0,\).* would be read as -inf"):
+        stored(values.chunk() if is_lazy else values, v=packing)
+    large = xr.Dataset({"v": ("x", [1e300])})
+    with pytest.raises(ValueError, match=r"would be read as .* accepted: -9223372036854775805 to "):
+        stored(large.chunk() if is_lazy else large, v={"dtype": "i8", "add_offset": np.int32(3)})
 
 
 def strict(store: Any) -> dict[str, Any]:

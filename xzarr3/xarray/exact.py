@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -32,6 +33,8 @@ from xzarr3.errors import (
     shorten,
 )
 from xzarr3.xarray.absent import as_masked, is_nullable, stored_type
+from xzarr3.xarray.missing_dates import RESOLUTIONS, date_coder, keep_missing
+from xzarr3.xarray.variables import are_times
 
 _TEXT = np.dtypes.StringDType()
 MARKS = ("_FillValue", "missing_value")
@@ -46,8 +49,6 @@ _MICROSECOND = np.timedelta64(1, "us")  # Most error of times that are stored as
 
 STANDARD = frozenset(("standard", "gregorian", "proleptic_gregorian"))
 UNITS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
-RESOLUTIONS = {"millisecond": "ms", "microsecond": "us", "nanosecond": "ns"}
-"""The resolutions of numpy for units finer than seconds."""
 
 # The coders that xarray applies to values for Zarr, in this order. Booleans stay booleans.
 _CODERS: tuple[VariableCoder, ...] = getattr(conventions, "ZARR_CODERS", None) or (
@@ -222,7 +223,11 @@ def decoded_by(attrs: Mapping[Any, Any], values: AnyArray, name: str, **options:
     if values.dtype.kind == "f" and "units" in attrs:  # xarray multiplies time differences in place.
         values = values.copy()
     stored = Variable(dims, values, dict(attrs), fastpath=True)
-    return np.asarray(conventions.decode_cf_variable(name, stored, **options).data)
+    if are_times(attrs):
+        options["decode_times"] = date_coder(options.get("decode_times", True))
+    decoded = conventions.decode_cf_variable(name, stored, **options)
+    keep_missing(decoded)
+    return np.asarray(decoded.data)
 
 
 def is_lazy(data: object) -> bool:
@@ -249,6 +254,16 @@ def _checked(variable: Variable, name: str) -> Variable:
         raise ArgumentTypeError(
             f"unknown dtype in the encoding of variable {name!r}: {shorten(asked)}; {one_of(asked, _DTYPES)}"
         ) from error
+    units = variable.encoding.get("units")
+    if isinstance(units, str) and (
+        variable.dtype.kind in "mM" or (variable.dtype.kind == "O" and " since " in units)
+    ):
+        unit = unit_of(units)
+        if f"{unit.removesuffix('s')}s" not in UNITS:  # xarray reads more spellings than it writes.
+            raise ArgumentError(
+                f"unknown unit in units={units!r} in the encoding of variable {name!r}; "
+                f"{one_of(unit, UNITS)}, as in 'hours since 2000-01-01' or, for time differences, 'hours'"
+            )
     if variable.dtype.kind == "c" and asked is not None and dtype.kind in "biuf":
         raise DataTypeValidationError(
             f"values of variable {name!r} of dtype {variable.dtype} cannot be stored as data type {dtype}",
@@ -347,6 +362,9 @@ def _proof(given: Variable, encoded: Variable, name: str, *, explicit: bool, exa
         for key, value in encoded.attrs.items()
         if key in _CODING and key not in given.attrs and not np.all(pd.isnull(value))
     }
+    if "scale_factor" in coding or "add_offset" in coding:
+        marks = {key: value for key, value in encoded.attrs.items() if key in MARKS}
+        coding = {**marks, **coding}  # A mark, also NaN, tells xarray the type to compute in.
     rounds = source.kind in "iu" and dtype.kind == "f" and 8 * source.itemsize > np.finfo(dtype).nmant + 1
     if not coding and source.kind != "O" and not rounds and np.can_cast(source, dtype, "safe"):
         return None
@@ -460,15 +478,30 @@ class _Proof:
             stored = np.where(pd.isnull(stored), "", stored)
         unit = np.datetime_data(dtype)[0] if dtype.kind in "mM" else "ns"
         time_unit: Any = unit if unit in ("s", "ms", "us", "ns") else "ns"
-        dates: Any = CFDatetimeCoder(use_cftime=dtype.kind == "O", time_unit=time_unit)
-        return decoded_by(
-            self.attrs,
-            stored,
-            self.name,
-            concat_characters=False,
-            decode_times=dates if self.is_time and dtype.kind != "m" else False,
-            decode_timedelta=CFTimedeltaCoder(time_unit=time_unit) if dtype.kind == "m" else False,
-        )
+
+        def read(use_cftime: bool | None) -> AnyArray:
+            dates: Any = CFDatetimeCoder(use_cftime=use_cftime, time_unit=time_unit)
+            return decoded_by(
+                self.attrs,
+                stored,
+                self.name,
+                concat_characters=False,
+                decode_times=dates if self.is_time and dtype.kind != "m" else False,
+                decode_timedelta=CFTimedeltaCoder(time_unit=time_unit) if dtype.kind == "m" else False,
+            )
+
+        try:
+            return read(use_cftime=dtype.kind == "O")
+        except (ValueError, OverflowError) as error:
+            if dtype.kind == "M":  # What counts from a date before 1582 may be decoded by cftime alone.
+                with suppress(ValueError, OverflowError):
+                    found = read(use_cftime=None)
+                    if found.dtype.kind == "M":
+                        return found
+            accepted = "units such as 'days since 2000-01-01'" if self.is_time else "another encoding"
+            raise ArgumentError(
+                f"{error}; variable {self.name!r} could not be read again; accepted: {accepted}"
+            ) from error
 
     def _wrong(self, found: AnyArray, given: AnyArray) -> AnyArray:
         """The indexes of the values that are not ``found`` as they were ``given``."""
@@ -588,6 +621,7 @@ class _Proof:
             return "another dtype"
         kind = {"true": "u", "false": "i"}.get(str(self.attrs.get("_Unsigned")).lower(), self.dtype.kind)
         scale, offset = self._packing
+        scale, offset = (each.item() if isinstance(each, np.generic) else each for each in (scale, offset))
         lowest, highest = (each * scale + offset for each in _range(np.dtype(f"{kind}{self.dtype.itemsize}")))
         return f"{'' if self._is_packed else 'integers from '}{lowest} to {highest}, or another dtype" + (
             ", scale_factor or add_offset" if self._is_packed else ""

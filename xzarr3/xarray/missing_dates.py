@@ -7,6 +7,7 @@ one, and it refuses the integer that marks one. Here only the numbers that are d
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -15,9 +16,11 @@ from xarray import Variable
 from xarray.coding import common, times
 
 from xzarr3._types import AnyArray
-from xzarr3.xarray.exact import RESOLUTIONS
 from xzarr3.xarray.unpack import Decoded
 from xzarr3.xarray.variables import are_times, bounds_of
+
+RESOLUTIONS = {"millisecond": "ms", "microsecond": "us", "nanosecond": "ns"}
+"""The resolutions of numpy for units finer than seconds."""
 
 
 class DateCoder(times.CFDatetimeCoder):
@@ -58,13 +61,15 @@ def date_coders(decode_times: Any, stored: Mapping[Any, Variable]) -> Any:
     dates = {name for name, each in stored.items() if are_times(each.attrs)}
     dates.update(map(bounds_of, stored.values()))
     asked = decode_times if isinstance(decode_times, Mapping) else dict.fromkeys(stored, decode_times)
-    return {name: _date_coder(asked.get(name, True), name in dates) for name in stored}
+    coders = {name: asked.get(name, True) for name in stored}
+    return {name: date_coder(coder) if name in dates else coder for name, coder in coders.items()}
 
 
-def _date_coder(asked: Any, is_date: bool) -> Any:
-    if is_date and asked is True:
+def date_coder(asked: Any) -> Any:
+    """What ``decode_times`` asks for of dates, with :class:`DateCoder` in the place of xarray's coder."""
+    if asked is True:
         return DateCoder()
-    if is_date and type(asked) is times.CFDatetimeCoder:
+    if type(asked) is times.CFDatetimeCoder:
         return DateCoder(asked.use_cftime, asked.time_unit)
     return asked
 
@@ -104,8 +109,30 @@ def decoded_dates(
     """
     there = _are_dates(numbers)
     if there.all() and numbers.size:
-        return decode(numbers)
-    dates = decode(numbers[there]) if there.any() else np.empty(0, dtype)
+        return _exact_dates(decode, numbers)
+    dates = _exact_dates(decode, numbers[there]) if there.any() else np.empty(0, dtype)
     found = np.full(numbers.shape, np.nan if dates.dtype.kind == "O" else "NaT", dates.dtype)
     found[there] = dates
     return found
+
+
+_EXACT = 2**53
+"""The largest integer below which floats of 64 bit hold all of them."""
+
+
+def _exact_dates(decode: Callable[..., AnyArray], numbers: AnyArray) -> AnyArray:
+    """Numbers as dates; large integers as exactly as they are stored.
+
+    xarray makes floats of integers that pandas cannot decode, such as microseconds since the year 1.
+    """
+    asked: Mapping[str, Any] = getattr(decode, "keywords", {})
+    if numbers.dtype.kind not in "iu" or asked.get("use_cftime", True) is not None or not numbers.size:
+        return decode(numbers)
+    if int(numbers.min()) >= -_EXACT and int(numbers.max()) <= _EXACT:
+        return decode(numbers)
+    with suppress(KeyError, ValueError, OverflowError):
+        return decode(numbers, use_cftime=False)
+    dates, exact = decode(numbers), decode(numbers, use_cftime=True)
+    if dates.dtype.kind == "O":
+        return exact
+    return np.asarray(times.cftime_to_nptime(exact, time_unit=asked["time_unit"]))

@@ -22,6 +22,7 @@ from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.resize import resized
 from xzarr3.xarray.absent import as_masked
 from xzarr3.xarray.exact import PACKING, STANDARD, UNFAITHFUL, UNITS, encode_values, is_lazy, unit_of
+from xzarr3.xarray.missing_dates import date_coders, keep_missing
 from xzarr3.xarray.plan import WriteOptions, naming, stored_name
 from xzarr3.xarray.variables import as_variable
 
@@ -44,7 +45,12 @@ def decoded_as_stored(arrays: Mapping[str, Array]) -> dict[Hashable, Variable]:
             variables[name] = as_variable(array)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Unable to decode time axis")
-        decoded, _, _ = conventions.decode_cf_variables(variables, {}, decode_coords=False)
+        dates = date_coders(True, variables)
+        decoded, _, _ = conventions.decode_cf_variables(
+            variables, {}, decode_times=dates, decode_coords=False
+        )
+    for variable in decoded.values():
+        keep_missing(variable)
     return dict(decoded)
 
 
