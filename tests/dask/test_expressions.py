@@ -42,7 +42,7 @@ def test_it_is_stored_and_created_from_across_chunks() -> None:
 @pytest.mark.parametrize("as_tree", [False, True])
 def test_to_zarr_writes_datasets_of_it(as_tree: bool) -> None:
     def dataset(t: Any, c: Any) -> xr.Dataset:
-        data = {"t": (("x", "y"), t + 1, {"units": "K"}), "u": ("x", np.arange(10))}
+        data = {"t": (("x", "y"), t + 1, {"units": "K"}), "u": ("x", np.arange(10)), "y": (("x", "y"), t - 1)}
         return xr.Dataset(data, {"c": (("x", "y"), c - 1)})
 
     ds, store = dataset(expression(), expression((10, 1))), xzarr3.MemoryStore()

@@ -159,13 +159,11 @@ def _with_graphs(dataset: Dataset) -> Dataset:
         return dataset
     from xzarr3.dask.expressions import is_expression, with_graph
 
-    found = {
-        name: Variable(each.dims, with_graph(each._data), each.attrs, each.encoding, fastpath=True)
-        for name, each in dataset.variables.items()
-        if is_expression(each._data)
-    }
-    coordinates = {name: found.pop(name) for name in [*found] if name in dataset.coords}
-    return dataset.assign_coords(coordinates).assign(found)
+    dataset = dataset.copy(deep=False)  # Its variables are others, which share their values.
+    for variable in dataset.variables.values():
+        if is_expression(variable._data):
+            variable._data = with_graph(variable._data)
+    return dataset
 
 
 def check_group_path(path: str) -> None:
