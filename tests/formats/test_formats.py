@@ -18,8 +18,6 @@ from _things import Thing, refused, refuses
 import xzarr3
 from xzarr3 import Array, Group, MemoryStore, MetadataError, NodeNotFoundError, NodeTypeError, Store
 from xzarr3.codecs import BloscCodec, GzipCodec
-from xzarr3.formats import DRAFT, V2
-from xzarr3.formats.base import fetched
 from xzarr3.model import chunk_keys
 from xzarr3.model.chunk_keys import DraftChunkKeyEncoding
 
@@ -199,17 +197,6 @@ def test_one_format_replaces_another(store: Store, old: Any, new: Any) -> None:
     small(clean, zarr_format=new)
     # The root group itself is explicit only where it was made by name.
     assert set(store.list()) - set(clean.list()) <= {"meta/group.json"}
-
-
-@pytest.mark.parametrize(("format", "held", "wanted"), [
-    (V2, {"a/.zarray": 1, "a/.zattrs": 2, "a/.zgroup": 3, "a/.zmetadata": 4}, {".zarray": 1, ".zattrs": 2}),
-    (V2, {"a/.zgroup": 3, "a/.zmetadata": 4, "a/.nczarray": 5}, {".zgroup": 3, ".zmetadata": 4}),
-    (V2, {"a/.zattrs": 2}, None), (V2, {}, None), (DRAFT, {}, None),
-    (DRAFT, {"meta/a.array.json": 1, "meta/a.group.json": 2}, {"array": 1}),
-    (DRAFT, {"meta/a.group.json": 2}, {"group": 2}),
-])  # fmt: skip
-def test_documents_of_a_node(format: Any, held: dict[str, Any], wanted: Any) -> None:
-    assert fetched(format, "a", lambda keys: [held.get(key) for key in keys]) == wanted
 
 
 @formats

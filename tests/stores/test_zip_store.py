@@ -503,7 +503,7 @@ def test_killed_at_any_call(path: Path, mode: Any) -> None:
 
     packed(old, path)
     calls, found, left = killed_at_call(-1, write), [], 0
-    for call in range(calls):
+    for call in range(0, calls, 2):
         packed(old, path)
         assert os.listdir(path.parent) == [path.name], "what the last one left is gone"
         killed_at_call(call, write)
@@ -513,7 +513,7 @@ def test_killed_at_any_call(path: Path, mode: Any) -> None:
         assert leftovers <= {draft_of(path).name}
         left += len(leftovers)
     assert [old in found, new in found, all(each in (old, new) for each in found)] == [True] * 3
-    assert left > calls // 4, "the test killed nobody who was writing"
+    assert left > calls // 8, "the test killed nobody who was writing"
 
 
 @pytest.mark.slow
