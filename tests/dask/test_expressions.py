@@ -42,13 +42,16 @@ def test_it_is_stored_and_created_from_across_chunks() -> None:
 @pytest.mark.parametrize("as_tree", [False, True])
 def test_to_zarr_writes_datasets_of_it(as_tree: bool) -> None:
     def dataset(t: Any, c: Any) -> xr.Dataset:
-        data = {"t": (("x", "y"), t + 1, {"units": "K"}), "u": ("x", np.arange(10)), "y": (("x", "y"), t - 1)}
+        data = {"t": (("x", "y"), t + 1, {"units": "K"}), "u": ("x", np.arange(10))}
         return xr.Dataset(data, {"c": (("x", "y"), c - 1)})
 
     ds, store = dataset(expression(), expression((10, 1))), xzarr3.MemoryStore()
     xzarr3.to_zarr(xr.DataTree(ds) if as_tree else ds, store, encoding=None)
     xr.testing.assert_identical(xzarr3.open_dataset(store, chunks=None).load(), dataset(VALUES, VALUES))
     assert dask_array.Array is type(ds["t"].data), "the dataset of the user stays as it is"
+    named = xr.DataArray(VALUES, dims=("x", "w")).to_dataset(name="w")  # xarray itself assigns nothing to it.
+    store = xzarr3.to_zarr(xr.DataTree(named) if as_tree else named).store
+    np.testing.assert_array_equal(xzarr3.open_array(store, "w"), VALUES)
 
 
 REGISTERED = """
