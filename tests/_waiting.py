@@ -61,9 +61,10 @@ class WaitingStore(MemoryStore):
             self.traits = msgspec.structs.replace(self.traits, operations=("get", "put", "erase"))
         self.latency = 0.0
         self._slow = latency
-        self._counting = threading.Lock()
-        self._answering = threading.Lock()
+        self._counting = threading.Condition()
+        self._is_answering = False
         self._answered = 0  # Rounds, of all times.
+        self._asking: list[int] = []  # The rounds of those who have asked, and do not know their answer yet.
         self.count = Count()
         self.before: Any = None
         """Called with the operation and the key before each request."""
@@ -85,24 +86,36 @@ class WaitingStore(MemoryStore):
         with self._counting:
             self.count.requests.append((operation, key))
             mine = self._answered + 1
+            self._asking.append(mine)
         if self.latency:
             time.sleep(self.latency)
             self._wait_for(mine)
+        with self._counting:
+            self._asking.remove(mine)
         if self.before is not None:
             self.before(operation, key)
         yield
 
     def _wait_for(self, mine: int) -> None:
         """Wait for the answers of a round; one thread finds out when they come, for all."""
-        with self._answering:
+        with self._counting:
+            self._counting.wait_for(lambda: self._answered >= mine or not self._is_answering)
             if self._answered >= mine:
                 return
-            self._rest()  # For a while, as whoever waits for the interpreter's lock does not seem to run.
-            while _others_run():
-                self._rest()
-            with self._counting:
-                self._answered = mine
-                self.count.rounds += 1
+            self._is_answering = True
+        self._rest()  # For a while, as whoever waits for the interpreter's lock does not seem to run.
+        while _others_run() or self._is_answered_late(mine):
+            self._rest()
+        with self._counting:
+            self._answered = mine
+            self.count.rounds += 1
+            self._is_answering = False
+            self._counting.notify_all()
+
+    def _is_answered_late(self, mine: int) -> bool:
+        """Whether somebody has yet to learn the answer of a round before this one."""
+        with self._counting:
+            return min(self._asking) < mine
 
     @staticmethod
     def _rest() -> None:

@@ -182,6 +182,96 @@ def test_a_node_has_the_attributes_of_who_made_it(first: int) -> None:
     assert (array.shape, dict(array.attrs)) == ((first + 1,), {"n": first})
 
 
+def _makes(path: str, n: int, *, array: bool = False, overwrite: bool = False) -> Callable[[Any], object]:
+    options: Any = {"attributes": {"n": n}, "overwrite": overwrite}
+    if array:
+        return lambda store: xzarr3.create_array(store, path, shape=1, dtype="int8", **options)
+    return lambda store: xzarr3.create_group(store, path, **options)
+
+
+@pytest.mark.parametrize("zarr_format", FORMATS)
+@pytest.mark.parametrize(
+    ("path", "one", "other"),
+    [
+        ("k", _makes("k", 0, array=True), _makes("k", 1)),
+        ("k", _makes("k", 0), _makes("k", 1, array=True)),
+        ("k", _makes("k", 0, array=True), _makes("k/l", 1)),
+        ("k", _makes("k", 0), _makes("k/l", 1)),
+        ("g", _makes("g", 0, overwrite=True), lambda store: xzarr3.open(store, "g", mode="r+").attrs.put({})),
+    ],
+)
+def test_of_two_writers_of_a_place_one_finds_the_other(
+    zarr_format: Any, path: str, one: Callable[[Any], object], other: Callable[[Any], object]
+) -> None:
+    """The other one writes just before any of the requests of the first."""
+    for n in itertools.count():
+        store = RacingStore()
+        root = xzarr3.create_group(store, zarr_format=zarr_format)
+        root.create_group("g", attributes={"n": 2})
+        if zarr_format != "3-draft":
+            root.consolidate()
+        own, another = twins(store, 2)
+        asked = itertools.count()
+        failed: list[Exception | None] = []
+        calls = partial(other, another), partial(one, own)
+        act = partial(lambda call, failed: failed.append(attempt(call, Xzarr3Error)[1]), calls[0], failed)
+        acts: Any = {n: act}
+        own.before = lambda *_, acts=acts, asked=asked: acts.pop(next(asked), int)()
+        failed.append(attempt(calls[1], Xzarr3Error)[1])
+        if next(asked) <= n:
+            break
+        documents = [f"{path}/zarr.json", f"{path}/.zarray", f"{path}/.zgroup"]
+        documents += [f"meta/{path}.{kind}.json" for kind in ("array", "group")]
+        assert len(store._values.keys() & documents) <= 1, n
+        assert None in failed, n
+        plain, found = (
+            {name: dict(node.attrs) for name, node in group.members(max_depth=None)}
+            for group in (xzarr3.open_group(store, use_consolidated=held) for held in (False, None))
+        )
+        assert found == plain, n
+        assert plain.keys() - {"g"} in ({"k"}, {"k", "k/l"}, set()), n
+        is_array = isinstance(xzarr3.open(store, path), xzarr3.Array)
+        assert not (is_array and f"{path}/l" in xzarr3.open_group(store)), n
+
+
+def test_copies_have_what_a_writer_puts_back_that_was_too_late() -> None:
+    """It has found the attributes of another one, and no node yet."""
+    store = RacingStore()
+    xzarr3.create_group(store, zarr_format=2).consolidate()
+    own, another = twins(store, 2)
+    store._values["k/.zattrs"] = b'{"n": 0}'
+
+    def be_faster(operation: str, key: str) -> None:
+        if (operation, key) == ("set", "k/.zgroup"):
+            store._values[key] = b'{"zarr_format": 2}'
+            xzarr3.consolidate_metadata(another)
+
+    own.before = be_faster
+    refused(xzarr3.NodeExistsError, "'/k'", partial(xzarr3.create_group, own, "k", attributes={"n": 1}))
+    assert [dict(xzarr3.open_group(store)[name].attrs) for name in xzarr3.open_group(store)] == [{"n": 0}]
+
+
+def test_a_group_above_is_made_though_another_has_described_it() -> None:
+    store = RacingStore()
+    xzarr3.create_group(store, zarr_format=2)
+    (own,) = twins(store, 1)
+    acts = [partial(store._values.update, {"k/.zattrs": b"{}"})]
+    own.before = lambda *request: request == ("set", "k/.zattrs") and acts and acts.pop()()
+    xzarr3.create_group(own, "k/l")
+    assert not acts
+    assert [*xzarr3.open_group(store, "k")] == ["l"]
+
+
+def test_a_node_that_is_erased_while_its_documents_are_read_is_not_found() -> None:
+    """Its attributes stand in a document that goes last."""
+    store = RacingStore()
+    xzarr3.create_group(store, zarr_format=2).create_array("x", shape=1, dtype="int8", attributes={"n": 1})
+    own, another = twins(store, 2)
+    acts = [lambda: xzarr3.open_group(another, mode="r+").__delitem__("x")]
+    own.before = lambda operation, key: key == "x/.zattrs" and acts and acts.pop()()
+    refused(xzarr3.NodeNotFoundError, "'/x'", partial(xzarr3.open_array, own, "x"))
+
+
 @pytest.mark.parametrize("zarr_format", [3, 2])
 def test_consolidating_while_others_change_misses_nothing(zarr_format: Any) -> None:
     store = RacingStore()

@@ -532,7 +532,7 @@ def test_a_dataset_is_replaced_erased_and_copied_in_few_rounds(zarr_format: Any)
 
 
 @pytest.mark.parametrize(
-    ("zarr_format", "first", "below", "again"), [(3, 4, 6, 31), (2, 5, 9, 32), (DRAFT, 7, 10, 34)]
+    ("zarr_format", "first", "below", "again"), [(3, 4, 6, 31), (2, 5, 9, 32), (DRAFT, 9, 12, 36)]
 )
 def test_a_node_is_made_in_few_rounds(zarr_format: Any, first: int, below: int, again: int) -> None:
     store = WaitingStore()

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from xzarr3.commit.lease import check_complete, lease_key
-from xzarr3.errors import IncompleteWriteError, NodeExistsError, NodeTypeError
+from xzarr3.errors import IncompleteWriteError, NodeExistsError, NodeTypeError, contended
 from xzarr3.formats import Format, documents
 from xzarr3.formats.base import is_array, node_prefix
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
@@ -21,6 +21,8 @@ from xzarr3.nodes.find import DocumentView, find_format, held_of, read_held
 from xzarr3.nodes.node import ancestors
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
+
+_ATTEMPTS = 10  # To make a group where others are at it.
 
 
 def make_groups_above(store: Store, format: Format, path: str, look: DocumentView | None = None) -> list[str]:
@@ -55,10 +57,18 @@ def make_groups_above(store: Store, format: Format, path: str, look: DocumentVie
     look.fetch(key for above in missing for key in format.documents(meta, above))
 
     def make(above: str) -> bool:
-        if create_documents(look, store, format, above, meta):
-            return True
-        held = read_held(store, format, above)  # another writer was faster
-        if held is not None and is_array(held):
+        now = look
+        for _ in range(_ATTEMPTS):
+            if create_documents(now, store, format, above, meta):
+                return True
+            now = DocumentView(store)  # Another writer was faster, or has described a node, but not made it.
+            held = read_held(now, format, above)
+            if held is not None:
+                break
+        else:
+            raise contended(format.keys(above).defining[-1], store, "others kept making and erasing a node")
+        refresh_consolidated(store, format, [above])  # A copy may be of what this writer has put back.
+        if is_array(held):
             raise _array_above(store, path, above)
         return False
 
@@ -129,6 +139,8 @@ def make_node(
         check_complete(store, path, f"array '/{path}'" if is_array else f"group '/{path}'")
     made = make_groups_above(store, format, path, look)
     if not create_documents(look, store, format, path, meta):
+        refresh_consolidated(store, format, [path])  # A copy may be of what this writer has put back.
+        groups_missing(DocumentView(store), format, path)  # Raises where an array is above by now.
         raise _there_is_one(store, path)
     bare = refresh_consolidated(store, format, [*made, path])
     if not all(holds_own(format, each) for each in bare):  # Another writer has erased a group above.

@@ -52,8 +52,8 @@ def refresh_consolidated(
     paths : sequence of str
         Paths of the changed nodes.
     metas : mapping of str to metadata, optional
-        Metadata of the nodes, if no other process can have changed them. None for a node that is removed with
-        all nodes below it.
+        Metadata of the nodes, the topmost first, that were stored just now; they are read where there are
+        copies of them already. None for a node that is removed with all nodes below it.
     holders : iterable of str, optional
         Groups whose copies are brought up to date; by default all.
     besides : container of str
@@ -214,6 +214,10 @@ def _refreshed(
     note_date(store, key, stored)  # A node that is put in its place after this has a later date.
     found = documents.decode(stored, holder, key.rpartition("/")[2])
     document: Held = found
+    if metas is not None and metas[paths[0]] is not None:
+        top = paths[0][len(node_prefix(holder)) :]
+        if format.update_consolidated(found, top, None) not in (None, found):
+            metas = None  # Another writer has copied one of these nodes since, so it may have changed it.
     are_read = metas is None
     if metas is None:
         metas = dict(zip(paths, nodes_now(store, format, paths, before), strict=True))

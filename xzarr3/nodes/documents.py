@@ -24,6 +24,7 @@ from xzarr3.nodes.find import (
     document_values,
     held_of,
 )
+from xzarr3.nodes.node import ancestors
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 from xzarr3.stores.base import update, versioned
@@ -255,7 +256,8 @@ def create_documents(
 
     In formats with several documents a node, the attributes come first. A writer that finds those of another
     one, but no node yet, cannot tell whether the other one is alive, and replaces them. Whose node it becomes
-    then has its attributes as well: the loser puts back what it found, the winner looks once more.
+    then has its attributes as well: the loser puts back what it found, the winner looks once more. Of two
+    that make an array and a group, at least one finds the other, and gives way.
 
     Returns
     -------
@@ -267,16 +269,36 @@ def create_documents(
         key: documents.dated(documents.encode(document, path), now)
         for key, document in format.documents(meta, path).items()
     }
-    *beside, _ = own
-    for at, (key, value) in enumerate(own.items()):
+    *beside, defining = own
+    stored: list[str] = []
+    for key, value in own.items():
         if not _create(store, key, look.found(key)[1], value):
-            for before in beside[:at]:
-                _exchange(store, before, own[before], look.found(before)[0], is_own=True)
+            _give_way(look, store, own, stored)
             return False
+        stored.append(key)
+    others = [key for key in format.keys(path).defining if key != defining]
+    if format.implicit_groups:
+        others += [format.keys(above).array for above in ancestors(path)]
+    now_there = DocumentView(store)
+    now_there.fetch([*beside, *others])
+    is_there = any(value is not None for value in now_there.values(others))
+    is_array = defining == format.keys(path).array
+    if is_there or (path and is_array and _is_implied(now_there, format, path)):
+        _give_way(look, store, own, stored)
+        if not store.traits.erases_conditionally:
+            store.erase(defining)
+        return False
     for key in beside:
-        _exchange(store, key, own[key], own[key], is_own=False)
+        if documents.mark_of(now_there.found(key)[0]) != documents.mark_of(own[key]):
+            _exchange(store, key, own[key], own[key], is_own=False)
     seen.note_all(store, own.items())
     return True
+
+
+def _give_way(look: DocumentView, store: Store, own: Mapping[str, bytes], stored: Sequence[str]) -> None:
+    """Put back what was there before some of the documents ``own`` were stored."""
+    for key in reversed(stored):
+        _exchange(store, key, own[key], look.found(key)[0], is_own=True)
 
 
 def _exchange(store: Store, key: str, own: bytes, value: Buffer | None, *, is_own: bool) -> None:

@@ -25,7 +25,8 @@ from xzarr3.formats.base import (
     node_prefix,
     without_consolidated,
 )
-from xzarr3.formats.v2 import V2
+from xzarr3.formats.v2 import ARRAY, ATTRIBUTES, GROUP, V2
+from xzarr3.formats.v2.names import OWN
 from xzarr3.formats.v3 import DOCUMENT, V3
 from xzarr3.model.metadata import GroupMetadata, NodeMetadata
 from xzarr3.nodes.node import ancestors
@@ -95,6 +96,11 @@ class DocumentView(Store):
         value = self.found(key)[0]
         return value if value is None or byte_range is None else cut(value, byte_range)
 
+    def forget(self, keys: Iterable[str]) -> None:
+        """Read these keys again when they are asked for."""
+        for key in keys:
+            self._found.pop(key, None)
+
     def anew(self) -> DocumentView:
         """A view that has read nothing."""
         return DocumentView(self._store)
@@ -149,11 +155,37 @@ def read_documents(store: Store, keys: Sequence[str], path: str = "") -> list[Do
 def document_values(store: Store, keys: Sequence[str]) -> list[Buffer | None]:
     """The values of documents, read in one batch; None for absent keys.
 
+    Those of a node of version 2 that was made or erased meanwhile are read once more.
+
     Raises
     ------
     MetadataError
         If a document is too large. It is not loaded into memory if the store can tell its size.
     """
+    values = _values(store, keys)
+    again = _half_there(dict(zip(keys, values, strict=True)))
+    if not again:
+        return values
+    if isinstance(store, DocumentView):
+        store.forget(again)
+    found = dict(zip(again, _values(store, again), strict=True))
+    return [found.get(key, value) for key, value in zip(keys, values, strict=True)]
+
+
+def _half_there(values: Mapping[str, Buffer | None]) -> list[str]:
+    """The keys of nodes of version 2 without the attributes that stand beside each dated document."""
+    absent = [key.removesuffix(ATTRIBUTES) for key, value in values.items() if value is None]
+    return [
+        prefix + name
+        for prefix in absent
+        if prefix + ATTRIBUTES in values
+        and any(documents.replaced_at(values.get(prefix + name)) is not None for name in (ARRAY, GROUP))
+        for name in OWN
+        if prefix + name in values
+    ]
+
+
+def _values(store: Store, keys: Sequence[str]) -> list[Buffer | None]:
     if isinstance(store, DocumentView):
         return store.values(keys)
     limit = max_document_bytes()
