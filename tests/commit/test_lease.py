@@ -38,7 +38,8 @@ class World:
         self.now = 0.0
         self._here = threading.local()
         self.renews: set[Lease] = set()
-        monkeypatch.setattr(lease, "_clock", lambda: self.now + SKEWS[self.name])
+        for clock in ("_clock", "_awake"):
+            monkeypatch.setattr(lease, clock, lambda: self.now + SKEWS[self.name])
         monkeypatch.setattr(lease, "_wait", self._wait)
         monkeypatch.setattr(lease, "_keep", lambda _: None)
         monkeypatch.setattr(lease, "here", lambda: Whereabouts(self.name, "boot", "processes"))
@@ -74,8 +75,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     lease._seen.clear()
 
 
-def leased(store: Any, **options: Any) -> Lease:
-    return Lease(store, lease_key("a/"), "replace", **options)
+def leased(store: Any, prefix: str = "a/", **options: Any) -> Lease:
+    return Lease(store, lease_key(prefix), "replace", **options)
 
 
 def taken(store: Any, **options: Any) -> Lease:
@@ -207,6 +208,98 @@ def test_a_release_takes_no_lease_of_a_successor_away(world: World, conditional:
     refused(LeaseLostError, lambda: slow.verify("a"), match="another writer replaced it")
     fast.release()
     assert not contents(store)
+
+
+class Standing(MemoryStore):
+    """Its writer stands still once it has done something, and others go on."""
+
+    does: tuple[str, str] | None = None
+    others: Callable[[], object] = staticmethod(lambda: None)
+
+    def _did(self, *what: str) -> None:
+        if what == self.does:
+            self.does = None
+            self.others()
+
+    def put(self, key: str, pieces: Any) -> None:
+        super().put(key, pieces)
+        self._did("put", key)
+
+    def erase(self, *keys: str) -> None:
+        super().erase(*keys)
+        self._did("erase", keys[0])
+
+    def copy(self, source: str, target: str) -> None:
+        super().copy(source, target)
+        self._did("copy", target)
+
+
+def numbered(number: int) -> xr.Dataset:
+    return xr.Dataset({"a": ("x", np.full(4, number))}, attrs={"number": number})
+
+
+def replaced(store: Any, number: int = 1, group: str = "g") -> None:
+    to_zarr(numbered(number), store, group=group, mode="w", encoding={"a": {"chunks": (1,)}})
+
+
+def erased(store: Any) -> None:
+    del xzarr3.open_group(store, mode="r+")["g"]
+
+
+@pytest.mark.parametrize(
+    ("act", "does"),
+    [
+        (replaced, ("erase", "g/zarr.json")),
+        (replaced, ("copy", "g/a/c/1")),
+        (replaced, ("put", "g/a/zarr.json")),
+        (erased, ("erase", "g/a/c/0")),
+    ],
+)
+def test_who_stood_still_for_longer_than_a_lease_lasts_changes_nothing_of_a_successor(
+    act: Callable[[Any], None], does: tuple[str, str], world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "_ERASED_AT_ONCE", 1)
+    store = Standing()
+    replaced(store)
+
+    def others() -> None:
+        with world.on("two"):
+            replaced(store, 2)
+
+    store.does, store.others = does, others  # type: ignore[method-assign]
+    refused(LeaseLostError, lambda: act(store), match="seemed to have been abandoned")
+    assert store.does is None
+    assert opened(store, "g").load().identical(numbered(2))
+    assert left(store) == []
+    assert xzarr3.check(store).ok
+
+
+def test_who_made_a_node_and_stood_still_is_in_the_copies(world: World) -> None:
+    """Somebody has looked for what is there, taken the lease away, and changed nothing."""
+    store = Standing()
+    replaced(store)
+
+    def others() -> None:
+        with world.on("two"):
+            taken(store, prefix="g/new/").release()
+
+    store.does, store.others = ("put", "g/new/zarr.json"), others  # type: ignore[method-assign]
+    refused(LeaseLostError, lambda: replaced(store, group="g/new"), match="seemed to have been abandoned")
+    assert opened(store, "g/new").load().identical(numbered(1))
+    assert xzarr3.check(store).ok
+
+
+@pytest.mark.parametrize("asleep", [0.0, 3600.0])
+def test_a_lease_runs_out_while_the_machine_sleeps(asleep: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those who watch it have slept, too."""
+    monkeypatch.setattr(time, "CLOCK_BOOTTIME", 7, raising=False)
+    monkeypatch.setattr(time, "clock_gettime", lambda _: time.monotonic(), raising=False)
+    mine = taken(MemoryStore())
+    monkeypatch.setattr(time, "clock_gettime", lambda _: time.monotonic() + asleep)
+    assert mine.is_sure is not bool(asleep)
+    mine.make_sure("a")
+    assert mine.is_sure
+    mine.release()
 
 
 def wait_until(done: Callable[[], bool]) -> None:

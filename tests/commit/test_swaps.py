@@ -440,6 +440,26 @@ def test_swaps_within_each_other_are_recovered_in_any_order(monkeypatch: pytest.
     assert left(outer) == []
 
 
+def test_a_swap_within_that_was_killed_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was begun since the keys of the group were listed."""
+    store, say = MemoryStore(), Keys._say
+    to_zarr(dataset(0), store, group="g")
+
+    def killed_first(self: Keys, state: str) -> set[str]:
+        monkeypatch.undo()
+        with monkeypatch.context() as patch:
+            patch.setattr(keys, "_copy", mock.Mock(side_effect=KilledError))
+            with pytest.raises(KilledError):
+                WITHIN["replaced"][1](store)
+        return say(self, state)
+
+    monkeypatch.setattr(Keys, "_say", killed_first)
+    to_zarr(dataset(1), store, group="g", mode="w")
+    assert opened(store, "g").load().identical(dataset(1))
+    assert left(store) == []
+    assert xzarr3.check(store).ok
+
+
 def test_no_document_of_the_root_changes_while_it_is_renamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,10 +22,12 @@ from xzarr3.commit.lease import (
     SWAPPING,
     TAKING,
     Lease,
+    LeaseLostError,
     check_above,
     holder_at,
     keeps_leases,
     lease_key,
+    while_held,
 )
 from xzarr3.commit.places import Place, is_own
 from xzarr3.commit.staged import BEGUN, NEW, SWAP, Swap, now
@@ -35,7 +37,7 @@ from xzarr3.errors import IncompleteWriteError, StoreCapabilityError, StoreError
 from xzarr3.formats import Format
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes import seen
-from xzarr3.nodes.consolidated import drop_from_consolidated, write_consolidated
+from xzarr3.nodes.consolidated import drop_from_consolidated, refresh_consolidated, write_consolidated
 from xzarr3.nodes.documents import store_documents
 from xzarr3.nodes.erase import erase_stages, formats_in, keys_at, owns
 from xzarr3.nodes.find import metadata_of
@@ -85,7 +87,7 @@ class Keys(Transaction):
                 # Who replaces a node above, or writes within this place, from now on finds the lease.
                 check_above(self.target, place.path)
                 every = keys_at(self.target, place.formats, place.path) if self.overwrite else set()
-                if wait_for_writers(self.target, place.path, every, [lease.key]):
+                if wait_for_writers(Keys, self.target, place.path, every, [lease.key]):
                     every = keys_at(self.target, place.formats, place.path)
                 is_there = bool(_leaving(place, every)) if self.overwrite else place.is_occupied()
                 if is_there and not goes_on:
@@ -98,13 +100,18 @@ class Keys(Transaction):
 
     def publish(self) -> None:
         self.check_groups()
+        held = while_held(self.target, self.lease, self.place.path)
         if self.is_staged:
-            self._swap()
+            self._swap(held)
         else:
             self._check()
             self.new = self.new.dated(self.target)
-            store_documents(self.target, self.new.format, self.new.documents, last=self.new.path)
-        self.new.follow(self.target)
+            store_documents(held, self.new.format, self.new.documents, last=self.new.path)
+        try:
+            self.new.follow(held)
+        except LeaseLostError:  # The copies are true again even if who took it has given up since.
+            refresh_consolidated(self.target, self.new.format, [*self.new.nodes])
+            raise
         self.is_swapping = False
 
     def _check(self) -> None:
@@ -127,7 +134,7 @@ class Keys(Transaction):
         own = self.new.documents[self.new.path].get(key, b"")
         return stored is not None and bytes(stored).rstrip() != own.rstrip()  # Their dates differ.
 
-    def _swap(self) -> None:
+    def _swap(self, held: Store) -> None:
         store, place = self.target, self.place
         if not store.exists(f"{self.top}{BEGUN}"):
             raise self.gone()
@@ -155,7 +162,7 @@ class Keys(Transaction):
         if self._documents(now) != self._documents(every):
             raise place.changed()
         self.is_swapping = True
-        if not put_in_place(store, self.new.format, self.top, swap, unchanged=self.unchanged):
+        if not put_in_place(held, self.new.format, self.top, swap, unchanged=self.unchanged):
             store.erase(f"{self.top}{SWAP}")
             self.is_swapping = False
             finish_above(store, self.new.format, place.path)
@@ -180,7 +187,7 @@ class Keys(Transaction):
             every = keys_at(store, place.formats, place.path)
             own = (lease.key, *self.kept_leases)
             beside = shared_beside(store, self.new.format, place.path)
-            if wait_for_writers(store, place.path, [*every, *beside], own):
+            if wait_for_writers(Keys, store, place.path, [*every, *beside], own):
                 every = keys_at(store, place.formats, place.path)
         except (StoreError, IncompleteWriteError):
             lease.say(place.path, "", "")

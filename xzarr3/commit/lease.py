@@ -52,7 +52,8 @@ from xzarr3.stores.base import Store, versioned
 from xzarr3.stores.local.files import staging_folders
 from xzarr3.stores.local.names import STAGED
 from xzarr3.stores.locks import key_lock
-from xzarr3.stores.values import ABSENT
+from xzarr3.stores.values import ABSENT, ANY
+from xzarr3.stores.wrappers import WrapperStore
 
 PATIENCE = 45.0
 """Seconds after which an unrenewed lease may be taken, if nothing else tells that its holder has ended."""
@@ -73,9 +74,21 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.5  # Seconds
 _ATTEMPTS = 100
 _LARGEST = 2**16  # Bytes of a lease.
 _MOST_SEEN = 4096
+_ERASED_AT_ONCE = 1000
 
-# Tests replace these: the clock of this process, and waiting.
-_clock: Callable[[], float] = time.monotonic
+# Tests replace these: the clocks of this process, and waiting.
+_awake: Callable[[], float] = time.monotonic
+
+
+def _clock() -> float:
+    """Seconds that count on while the machine sleeps: a lease runs out meanwhile.
+
+    Who watches the lease of another one asks :data:`_awake`: both may have slept.
+    """
+    number = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))  # The latter on macOS.
+    return time.monotonic() if number is None else time.clock_gettime(number)
+
+
 _wait: Callable[[float], object] = time.sleep
 
 _live: set[str] = set()  # Owners in this process.
@@ -285,7 +298,7 @@ class Lease:
         self.said = self.wanted
         """The content of the lease, as far as this owner knows."""
         self._pid = 0  # of the process that holds the lease; 0 if none does
-        self._proven = -2 * PATIENCE  # start of the last request that showed the lease to be held
+        self._stored = self._proven = -2 * PATIENCE  # starts of the last requests that stored it, and saw it
         self._renewing = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -293,7 +306,7 @@ class Lease:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """In another process, the lease is asked for, and never held."""
-        self.__dict__.update(state, _renewing=threading.Lock(), _pid=0, _proven=-2 * PATIENCE)
+        self.__dict__.update(state, _renewing=threading.Lock(), _pid=0)
 
     @property
     def owner(self) -> str:
@@ -373,7 +386,7 @@ class Lease:
             if not free or pause > _FIRST_PAUSE:
                 _wait(random.uniform(0, pause))
             pause = min(2 * pause, _LONGEST_PAUSE)
-        self._proven = asked
+        self._stored = self._proven = asked
         _seen.pop((self._store.identity, self.key), None)
         return True
 
@@ -415,7 +428,7 @@ class Lease:
         is_dead = found.is_dead
         if is_dead is not None:
             return is_dead
-        now, place = _clock(), (self._store.identity, self.key)
+        now, place = _awake(), (self._store.identity, self.key)
         said = (found.owner, found.counter, None if found.owner else repr(version))
         before, since = _seen.get(place, (None, now))
         if before == said and now >= since:
@@ -455,8 +468,8 @@ class Lease:
 
     @property
     def is_sure(self) -> bool:
-        """Whether this process held the lease so recently that no other writer can have taken it since."""
-        return self.is_held and 0 <= _clock() - self._proven < PATIENCE / 2
+        """Whether this process stored the lease so recently that no other writer can have taken it since."""
+        return self.is_held and 0 <= _clock() - self._stored < PATIENCE / 2
 
     def holds(self) -> bool:
         """Ask the store whether the lease is still held."""
@@ -485,6 +498,13 @@ class Lease:
                 f"seemed to have been abandoned, or removed key '{self.key}'; write it again"
             )
 
+    def make_sure(self, path: str) -> None:
+        """As :meth:`verify`, but only if this process has not stored the lease recently; it then does so."""
+        if not self.is_sure:
+            self.renew()
+            if not self.is_sure:
+                self.verify(path)
+
     def renew(self) -> None:
         """Renew the lease, so that other writers see that its holder lives.
 
@@ -507,7 +527,7 @@ class Lease:
         except OutcomeUnknownError:
             done = replace(holder_at(self._store, self.key), counter=said.counter) == said
         if done:
-            self.said, self._proven = said, asked
+            self.said, self._stored, self._proven = said, asked, asked
         return done
 
     def say(self, path: str, state: str, top: str | None = None) -> None:
@@ -584,7 +604,7 @@ class Lease:
     @property
     def _was_just_seen(self) -> bool:
         """Whether no other process can hold the lease yet, as long as no thread of this one takes it."""
-        return 0 <= _clock() - self._proven < PATIENCE / 8 and not self.has_ended
+        return self.is_sure and 0 <= _clock() - self._proven < PATIENCE / 8 and not self.has_ended
 
     def _erase(self) -> None:
         """Remove this lease, and no other holder's."""
@@ -598,6 +618,43 @@ class Lease:
             if Holder.parse(stored).owner != self.owner or self._replace(version, None):
                 return
         raise ConflictError(f"cannot remove key '{key}' of {store}: other writers kept changing it")
+
+
+class HeldStore(WrapperStore):
+    """A store of keys that changes values only while a lease is held.
+
+    A process may stand still for longer than a lease lasts, as its machine sleeps. What it was about to do
+    since would then be done to the node of a successor.
+    """
+
+    def __init__(self, store: Store, make_sure: Callable[[], object]) -> None:
+        super().__init__(store)
+        self._make_sure = make_sure  # raises if the lease was lost
+
+    def __repr__(self) -> str:
+        return repr(self.inner)
+
+    def put(self, key: str, pieces: Sequence[Buffer] | None, *, if_version: object = ANY) -> bool:
+        self._make_sure()
+        return self.inner.put(key, pieces, if_version=if_version)
+
+    def erase(self, *keys: str) -> None:
+        def erase(at: int) -> None:
+            self._make_sure()
+            self.inner.erase(*keys[at : at + _ERASED_AT_ONCE])
+
+        parallel_map(erase, range(0, len(keys), _ERASED_AT_ONCE), self.concurrency)
+
+    def copy(self, source: str, target: str) -> None:
+        self._make_sure()
+        self.inner.copy(source, target)
+
+
+def while_held(store: Store, lease: Lease | None, path: str) -> Store:
+    """The store for changes of a place under its lease; in a directory, a unit can be renamed only once."""
+    if lease is None or store.folder is not None:
+        return store
+    return HeldStore(store, partial(lease.make_sure, path))
 
 
 def release_together(leases: Sequence[Lease]) -> None:

@@ -31,7 +31,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from xzarr3._types import Buffer
-from xzarr3.commit.lease import Lease, LeaseLostError, check_complete, keeps_leases, lease_key
+from xzarr3.commit.lease import HeldStore, Lease, LeaseLostError, check_complete, keeps_leases, lease_key
 from xzarr3.errors import (
     ChangedError,
     ConflictError,
@@ -46,13 +46,11 @@ from xzarr3.parallel import pause
 from xzarr3.stores.base import Store, update, versioned
 from xzarr3.stores.locks import key_lock
 from xzarr3.stores.values import ABSENT, ANY, Unchanged, joined
-from xzarr3.stores.wrappers import WrapperStore
 
 BEHIND = "behind"
 """First item of the identity of a store for values past the end of arrays, which no reader reads yet."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.002, 1.0  # Seconds
-_ERASED_AT_ONCE = 1000
 _ATTEMPTS = 100
 
 
@@ -303,15 +301,12 @@ class Length:
                 error.add_note(said)
 
 
-class GuardedStore(WrapperStore):
+class GuardedStore(HeldStore):
     """Stores values past the end of an array, and changes other values but the document, under a lease."""
 
     def __init__(self, store: Store, length: Length) -> None:
-        super().__init__(store)
+        super().__init__(store, length.verify)
         self._length: Any = length
-
-    def __repr__(self) -> str:
-        return repr(self.inner)
 
     @property
     def identity(self) -> object:
@@ -346,8 +341,3 @@ class GuardedStore(WrapperStore):
             self._length.verify_now_and_then()
         else:
             self._length.verify()
-
-    def erase(self, *keys: str) -> None:
-        for at in range(0, len(keys), _ERASED_AT_ONCE):
-            self._length.verify()
-            self.inner.erase(*keys[at : at + _ERASED_AT_ONCE])

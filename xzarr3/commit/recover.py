@@ -30,6 +30,7 @@ from xzarr3.commit.lease import (
     lease_key,
     place_key,
     take_apart,
+    while_held,
 )
 from xzarr3.commit.places import Place
 from xzarr3.commit.staged import ABANDONED, BEGUN, OLD, age, said_in
@@ -205,13 +206,13 @@ def finish_swap(store: Store, key: str, path: str, until: float | None = None) -
 
 
 @contextlib.contextmanager
-def alone(store: Store, format: Format, path: str) -> Iterator[str]:
+def alone(store: Store, format: Format, path: str) -> Iterator[Lease | None]:
     """Keep other writers away from the place of a node, once what an ended one left there is finished.
 
     Yields
     ------
-    str
-        The key of the lease, empty in a store that keeps none.
+    Lease or None
+        The lease of the place; None in a store that keeps none.
 
     Raises
     ------
@@ -219,7 +220,7 @@ def alone(store: Store, format: Format, path: str) -> Iterator[str]:
         If another writer is at work there; in a directory, if it does not end its swap.
     """
     if not keeps_leases(store):
-        yield ""
+        yield None
         return
     lease = Place.of(store, format, path).lease()
     if store.folder is None:
@@ -231,7 +232,7 @@ def alone(store: Store, format: Format, path: str) -> Iterator[str]:
         )
     try:
         check_above(store, path)
-        yield lease.key
+        yield lease
     finally:
         lease.release()
 
@@ -248,8 +249,9 @@ def erase(store: Store, format: Format, path: str) -> None:
     """
     with alone(store, format, path) as lease:
         try:
-            check = partial(wait_for_writers, store, path, own=[lease])
-            erase_node(store, path, format, lease=lease, check=check)
+            key = "" if lease is None else lease.key
+            check = partial(wait_for_writers, Keys, store, path, own=[key])
+            erase_node(while_held(store, lease, path), path, format, lease=key, check=check)
         except ConflictError:
             finish_above(store, format, path)
             raise

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from xzarr3._types import Buffer
 from xzarr3.commit.create import groups_missing, make_groups_above
-from xzarr3.commit.lease import SWAPPING, Holder, Lease, place_key
+from xzarr3.commit.lease import SWAPPING, Holder, Lease, place_key, while_held
 from xzarr3.commit.places import Place
 from xzarr3.commit.staged import SWAP, Swap, is_top
 from xzarr3.errors import ConflictError, StoreError, StorePermissionError, printable
@@ -399,7 +399,7 @@ def take(
         return False, None
     try:
         if left.state == SWAPPING:
-            done = _finish(way, store, lease.key, left)
+            done = _finish(way, store, lease, left)
             if wanted.top:  # otherwise it is released at once: until then, others find what was left
                 lease.say(path, wanted.state, wanted.top)
             return False, done
@@ -415,21 +415,22 @@ def take(
         raise
 
 
-def _finish(way: type[Transaction], store: Store, key: str, said: Holder) -> str | None:
+def _finish(way: type[Transaction], store: Store, lease: Lease, said: Holder) -> str | None:
     """Finish the swap that a lease names; returns the path of the node if the new one is in its place."""
     swap = listed_swap(store, said)
     done = False
     if swap is not None:
         # expected only where the key follows from the path
-        if store.folder is not None and key != place_key(store, swap.path, ""):
+        if store.folder is not None and lease.key != place_key(store, swap.path, ""):
             raise StoreError(
                 f"key '{said.top}{SWAP}' lists what is to be done at '/{printable(swap.path)}', but the "
-                f"lease '{key}' names it; remove both keys"
+                f"lease '{lease.key}' names it; remove both keys"
             )
-        done = way.finish(store, format_of(store, swap), said.top, swap)
+        held = while_held(store, lease, swap.path)
+        done = way.finish(held, format_of(store, swap), said.top, swap)
         there = find_format(store, swap.path)
         if there is not None:
-            finish_above(store, there, swap.path)
+            finish_above(held, there, swap.path)
     _remove_left(way, store, said.top)
     return swap.path if swap is not None and done else None
 

@@ -27,7 +27,8 @@ from xzarr3.commit.lease import (
     keeps_leases,
     lease_key,
 )
-from xzarr3.errors import StoreError, contended, levels_to_caller
+from xzarr3.commit.transaction import Transaction, take
+from xzarr3.errors import NodeExistsError, StoreError, contended, levels_to_caller
 from xzarr3.formats import Format
 from xzarr3.formats.base import node_prefix
 from xzarr3.stores import Store
@@ -95,11 +96,17 @@ def shared_beside(store: Store, format: Format, path: str) -> list[str]:
     return [*filter(_is_shared, store.list_dir(_prefix(format, path.rpartition("/")[0]))[0])]
 
 
-def wait_for_writers(store: Store, path: str, keys: Iterable[str], own: Collection[str]) -> bool:
+def wait_for_writers(
+    way: type[Transaction], store: Store, path: str, keys: Iterable[str], own: Collection[str]
+) -> bool:
     """Wait until nobody writes values in a node any more; who begins now has seen that it is being replaced.
+
+    What one who has ended has left within the node is finished or removed.
 
     Parameters
     ----------
+    way : type of Transaction
+        How nodes are replaced in the store.
     store : Store
     path : str
         Path of the node.
@@ -126,9 +133,11 @@ def wait_for_writers(store: Store, path: str, keys: Iterable[str], own: Collecti
         is_shared = _is_shared(key)
         if _writes_in(path, store, key) if is_shared else holder_at(store, key).purpose == "replace":
             lease = Lease(store, key, "replace")
-            if not lease.take(until if is_shared else None):
+            try:
+                take(way, lease, store, path, until if is_shared else None)
+            except NodeExistsError:
                 doing = "writing values in" if is_shared else "writing or erasing a node within"
-                raise contended(key, store, f"another writer kept {doing} '/{path}'")
+                raise contended(key, store, f"another writer kept {doing} '/{path}'") from None
             lease.release()
     return bool(leases)
 
