@@ -23,7 +23,7 @@ from _processes import Process, processes, run_processes
 
 import xzarr3
 from xzarr3 import ConflictError, LocalStore, MemoryStore, NodeExistsError, StoreError, to_zarr
-from xzarr3.commit import lease, machines
+from xzarr3.commit import directory, lease, machines
 from xzarr3.commit.lease import Holder, Lease, LeaseLostError, Whereabouts, holder_at, lease_key
 from xzarr3.commit.length import GuardedStore, Length
 from xzarr3.formats.documents import mark_of
@@ -286,6 +286,26 @@ def test_who_made_a_node_and_stood_still_is_in_the_copies(world: World) -> None:
     store.does, store.others = ("put", "g/new/zarr.json"), others  # type: ignore[method-assign]
     refused(LeaseLostError, lambda: replaced(store, group="g/new"), match="seemed to have been abandoned")
     assert opened(store, "g/new").load().identical(numbered(1))
+    assert xzarr3.check(store).ok
+
+
+def test_a_writer_whose_values_were_removed_as_it_stood_still_says_so(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing had left its place, so there was nothing to finish."""
+    store, swap_units = LocalStore(tmp_path), directory.swap_units
+    replaced(store)
+
+    def others_first(*given: Any, **more: Any) -> bool:
+        monkeypatch.setattr(directory, "swap_units", swap_units)
+        with world.on("two"):
+            assert xzarr3.recover(store) == []
+        return swap_units(*given, **more)
+
+    monkeypatch.setattr(directory, "swap_units", others_first)
+    refused(LeaseLostError, lambda: replaced(store, 2), match="another process has taken over")
+    assert opened(store, "g").load().identical(numbered(1))
+    assert left(store) == []
     assert xzarr3.check(store).ok
 
 

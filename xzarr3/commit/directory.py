@@ -26,7 +26,7 @@ from typing import cast
 
 import msgspec
 
-from xzarr3.commit.lease import SWAPPING, TAKING, take_apart
+from xzarr3.commit.lease import SWAPPING, TAKING, LeaseLostError, take_apart
 from xzarr3.commit.places import is_own
 from xzarr3.commit.staged import NEW, OLD, SWAP, Swap
 from xzarr3.commit.transaction import Transaction, finish_above
@@ -106,7 +106,7 @@ class Directory(Transaction):
                 raise self.place.taken()
             finish_above(store, self.new.format, path)
             raise self.place.changed()
-        self.new.follow(store)
+        self._follow()
         self.is_swapping = False
 
     def _is_unchanged(self, aside: str) -> bool:
@@ -297,6 +297,11 @@ def swap_units(
     """
     with _moving(store, top, swap) as kept:
         left = [unit for unit in swap.come if _is_there(store, f"{top}{NEW}/{unit}")]
+        if not (left or again):
+            raise LeaseLostError(
+                f"cannot put '/{swap.path}' in its place in {store}: another process has taken over, because "
+                "this write seemed to have been abandoned; write it again"
+            )
         came = (_is_there(store, each) and _is_aside(store, top, each) for each in left)
         if again and any(came) and _has_document(store, swap.path):
             return False
@@ -401,6 +406,8 @@ def _moving(store: LocalStore, top: str, swap: Swap) -> Iterator[list[str]]:
             for each in above:
                 store.check_inside(os.path.join(store.root, f"{prefix}{each}".rstrip("/")), each)
         yield kept
+    except LeaseLostError:
+        raise
     except OSError as error:
         raise failed(f"cannot rename the files of {store}", error) from error
     finally:

@@ -22,7 +22,6 @@ from xzarr3.commit.lease import (
     SWAPPING,
     TAKING,
     Lease,
-    LeaseLostError,
     check_above,
     holder_at,
     keeps_leases,
@@ -37,7 +36,7 @@ from xzarr3.errors import IncompleteWriteError, StoreCapabilityError, StoreError
 from xzarr3.formats import Format
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes import seen
-from xzarr3.nodes.consolidated import drop_from_consolidated, refresh_consolidated, write_consolidated
+from xzarr3.nodes.consolidated import drop_from_consolidated, write_consolidated
 from xzarr3.nodes.documents import store_documents
 from xzarr3.nodes.erase import erase_stages, formats_in, keys_at, owns
 from xzarr3.nodes.find import metadata_of
@@ -107,11 +106,7 @@ class Keys(Transaction):
             self._check()
             self.new = self.new.dated(self.target)
             store_documents(held, self.new.format, self.new.documents, last=self.new.path)
-        try:
-            self.new.follow(held)
-        except LeaseLostError:  # The copies are true again even if who took it has given up since.
-            refresh_consolidated(self.target, self.new.format, [*self.new.nodes])
-            raise
+        self._follow()
         self.is_swapping = False
 
     def _check(self) -> None:

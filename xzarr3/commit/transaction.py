@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from xzarr3._types import Buffer
 from xzarr3.commit.create import groups_missing, make_groups_above
-from xzarr3.commit.lease import SWAPPING, Holder, Lease, place_key, while_held
+from xzarr3.commit.lease import SWAPPING, Holder, Lease, LeaseLostError, place_key, while_held
 from xzarr3.commit.places import Place
 from xzarr3.commit.staged import SWAP, Swap, is_top
 from xzarr3.errors import ConflictError, StoreError, StorePermissionError, printable
@@ -222,6 +222,12 @@ class Transaction(ABC):
             If staged values are gone, or cannot be put in place.
         """
 
+    def _follow(self) -> None:
+        """Bring the documents above up to date, unless others may have replaced the node already."""
+        if self.lease is not None:
+            self.lease.make_sure(self.place.path)
+        self.new.follow(while_held(self.target, self.lease, self.place.path))
+
     @staticmethod
     def finish(store: Store, format: Format, top: str, swap: Swap) -> bool:
         """Finish a swap that another process began; returns whether the new node is in its place.
@@ -271,6 +277,10 @@ class Transaction(ABC):
         """Remove what was written before ``error``, unless it can be resumed or finished; notes say which."""
         path, store = self.place.path, self.target
         try:
+            if isinstance(
+                error, LeaseLostError
+            ):  # Copies are of what is there: who took it may give up, too.
+                refresh_consolidated(store, self.new.format, [*self.new.nodes])
             if self.is_swapping:
                 error.add_note(
                     f"'/{path}' in {store} may be replaced only in part; xzarr3.recover(store), or the next "
