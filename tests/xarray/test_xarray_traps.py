@@ -721,11 +721,13 @@ def test_to_zarr_append_stores_what_does_not_grow_only_with_mode_a(lazily: bool)
 
 
 THIRDS = np.array([1 / 3, math.nan, 2 / 3, 1.0])
+TENTHS = np.array([0.001, math.nan, 0.003, 0.007], "f4")
 DATES = np.array(["2000-01-01", "NaT", "2000-01-03", "2000-01-04"], "M8[ns]")
 RECORDS = np.array([(1, math.nan), (2, 1.0), (3, 1.0), (4, 1.0)], "i4,f8")
 BITROUND = {"name": "bitround", "configuration": {"keepbits": 4}}
 KEPT: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "packed": (THIRDS, 0.7, {"dtype": "i2", "scale_factor": 0.01, "_FillValue": -9}),
+    "packed floats": (TENTHS, 0.003001, {"dtype": "f4", "scale_factor": 0.01}),
     "single": (THIRDS, 0.667, {"dtype": "f4"}),
     "rounded by a codec": (THIRDS, 0.8, {"filters": [BITROUND]}),
     "times": (DATES, np.datetime64("2000-01-02", "ns"), {"units": "days since 1990-01-01"}),
@@ -747,9 +749,10 @@ def test_to_zarr_append_compares_values_as_they_are_stored(kind: str, zarr_forma
     to_zarr(first, store, encoding={"kept": {"chunks": (3,), **encoding}}, zarr_format=zarr_format)
     message = r"'kept' at \[2\] is .* here and .* in the store"
     refused(store, first.assign(kept=("x", others)), message, append_dim="time")
-    for dataset in (first, first.chunk(x=2)):
+    again = open_dataset(store).isel(time=[0]).load()
+    for dataset in (first, first.chunk(x=2), again, again.chunk(x=2)):
         to_zarr(dataset, store, append_dim="time")
-    assert xzarr3.open_array(store, "n").shape == (3,)
+    assert xzarr3.open_array(store, "n").shape == (5,)
 
 
 def test_to_zarr_append_never_widens_what_does_not_grow() -> None:
