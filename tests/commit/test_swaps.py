@@ -460,6 +460,26 @@ def test_a_swap_within_that_was_killed_is_no_obstacle(monkeypatch: pytest.Monkey
     assert xzarr3.check(store).ok
 
 
+@pytest.mark.parametrize("kind", [MemoryStore, WaitingStore])
+def test_an_array_that_comes_once_its_group_was_listed_is_erased_with_it(kind: Any) -> None:
+    class Erasing(kind):  # type: ignore[misc]
+        is_listed = False
+
+        def erase(self, *keys: str) -> None:
+            if "g/zarr.json" in keys and not self.is_listed:
+                self.is_listed = True
+                xzarr3.create_array(self, "g/new", data=np.arange(4), chunks=2)
+            super().erase(*keys)
+
+    store = Erasing()
+    to_zarr(dataset(0), store)
+    to_zarr(dataset(0), store, group="g")
+    del xzarr3.open_group(store, mode="r+")["g"]
+    assert store.is_listed
+    assert not [key for key in contents(store) if key.startswith("g/")]
+    assert xzarr3.check(store).ok
+
+
 def test_no_document_of_the_root_changes_while_it_is_renamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from xzarr3.errors import MetadataError
 from xzarr3.formats import Format
@@ -15,6 +16,7 @@ from xzarr3.formats.v3 import V3
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.consolidated import drop_from_consolidated, refresh_consolidated
 from xzarr3.nodes.find import _draft, exists
+from xzarr3.nodes.node import ancestors
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
 
@@ -56,14 +58,22 @@ def erase_node(
         found = keys_at(store, formats, path)
         if check(found):
             found = keys_at(store, formats, path)
-        erase_stages(store, leaving_stages(formats, path, found - {lease}))
+        stages, late = leaving_stages(formats, path, found - {lease}), set[str]()
+        erase_stages(store, stages[:-1])
+        # Who has stored a node below the group, and found its document there afterwards, did so before this.
+        acts: list[Callable[[], None]] = [
+            partial(erase_stages, store, stages[-1:]),
+            lambda: late.update(keys_at(store, formats, path)),
+        ]
+        parallel_map(lambda act: act(), acts, store.concurrency)
+        erase_stages(store, leaving_stages(formats, path, late - found))
     else:
         documents = {key for each in formats for key in each.keys(path).documents}
         erase_stages(store, leaving_stages(formats, path, documents))
         for prefix in dict.fromkeys(prefix for each in formats for prefix in each.keys(path).prefixes):
             store.erase_prefix(prefix)
     for each in formats:  # other writers may have copied the node again before it was gone
-        refresh_consolidated(store, each, [path])
+        refresh_consolidated(store, each, [path], holders=ancestors(path))
 
 
 def erase_stages(store: Store, stages: Iterable[Sequence[str]]) -> None:
