@@ -262,6 +262,16 @@ def test_a_group_above_is_made_though_another_has_described_it() -> None:
     assert [*xzarr3.open_group(store, "k")] == ["l"]
 
 
+def test_no_attributes_stay_of_a_node_that_is_erased_at_once() -> None:
+    store = RacingStore()
+    xzarr3.create_group(store, zarr_format=2)
+    own, another = twins(store, 2)
+    acts = [lambda: xzarr3.open_group(another, mode="r+").__delitem__("k")]
+    own.before = lambda *_: "k/.zgroup" in store._values and acts and acts.pop()()
+    xzarr3.create_group(own, "k", attributes={"n": 1})
+    assert store._values.keys() == {".zgroup", ".zattrs"}
+
+
 def test_a_node_that_is_erased_while_its_documents_are_read_is_not_found() -> None:
     """Its attributes stand in a document that goes last."""
     store = RacingStore()

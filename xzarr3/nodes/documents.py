@@ -307,8 +307,8 @@ def _exchange(store: Store, key: str, own: bytes, value: Buffer | None, *, is_ow
         return
 
     def exchanged(stored: Buffer | None) -> list[Buffer] | Unchanged | None:
-        if (documents.mark_of(stored) == documents.mark_of(own)) != is_own:
-            return UNCHANGED
+        if stored is None or (documents.mark_of(stored) == documents.mark_of(own)) != is_own:
+            return UNCHANGED  # It has been erased, or is of whom it shall be of.
         return None if value is None else [value]
 
     update(store, key, exchanged)
