@@ -7,7 +7,8 @@ arrays are handed to :mod:`xzarr3.dask.write`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,25 @@ from xzarr3.arrays import Array
 from xzarr3.conventions.nonfinite_attributes import finite_attributes
 from xzarr3.dtypes import ZDType, parse_dtype
 from xzarr3.dtypes.base import holds_masks, stacked
-from xzarr3.errors import ArgumentTypeError, MetadataError, NodeTypeError, listed, located, shorten
+from xzarr3.errors import (
+    ArgumentTypeError,
+    MetadataError,
+    NodeTypeError,
+    Xzarr3Error,
+    listed,
+    located,
+    shorten,
+)
 from xzarr3.formats import Format, ZarrFormat, documents
 from xzarr3.formats.base import fits, node_prefix
 from xzarr3.grid import as_lengths
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.names import hint
 from xzarr3.nodes.array_settings import array_metadata, is_auto
+from xzarr3.nodes.consolidated import refresh_consolidated
+from xzarr3.nodes.erase import orphans_of
 from xzarr3.nodes.find import DocumentView
-from xzarr3.nodes.freshness import note_place
+from xzarr3.nodes.freshness import check_read, note_place
 from xzarr3.nodes.node import ancestors, check_new_path
 from xzarr3.quantities import check_switches
 from xzarr3.stores import Store
@@ -110,10 +121,31 @@ def _create(array: Array, values: Any, *, overwrite: bool = False, look: Documen
     if overwrite or (values is not None and _is_lazy(values)):
         _put(store, format, path, {path: array.metadata}, [(array, values)], overwrite=overwrite)
         return
-    _make_node(store, format, path, array.metadata, look)
+    _make_node(store, format, path, array.metadata, look, partial(_fill, array, values))
+
+
+def _fill(array: Array, values: Any) -> None:
+    """Write the values of an array that was just made; after an error, the array goes.
+
+    So nobody reads fill values in place of what could not be stored.
+    """
     note_place(array)
-    if values is not None:
-        _write(values, array)
+    try:
+        if values is not None:
+            _write(values, array)
+    except BaseException as error:
+        store, format, path = array.store, array.format, array.path
+        try:
+            check_read(array)  # Another writer may have replaced it.
+            store.erase(*format.documents(array.metadata, path))
+            store.erase(*orphans_of(store, format, path, array.metadata))
+            refresh_consolidated(store, format, [path])  # Of a change of its attributes meanwhile.
+        except Xzarr3Error as another:
+            error.add_note(
+                f"the new array '{array.name}' may still be in {store}, with fill values for what was not "
+                f"stored: {another}; pass overwrite=True to write it again"
+            )
+        raise
 
 
 def _write(values: Any, target: Array) -> None:
@@ -130,13 +162,18 @@ def _write(values: Any, target: Array) -> None:
 
 
 def _make_node(
-    store: Store, format: Format, path: str, metadata: NodeMetadata, look: DocumentView | None
+    store: Store,
+    format: Format,
+    path: str,
+    metadata: NodeMetadata,
+    look: DocumentView | None,
+    fill: Callable[[], object] = lambda: None,
 ) -> None:
     """Create a node where there is none, once an unfinished swap there is completed."""
     from xzarr3.commit.create import make_node
     from xzarr3.commit.recover import settle
 
-    make_node(store, format, path, metadata, look=None if settle(store, path) else look)
+    make_node(store, format, path, metadata, look=None if settle(store, path) else look, fill=fill)
 
 
 def make_nodes(

@@ -37,6 +37,7 @@ from dask import threaded
 import xzarr3
 from xzarr3 import Array, ChunkDecodeError, LocalStore, MemoryStore, Store, StoreError, StorePermissionError
 from xzarr3._types import Buffer
+from xzarr3.codecs import CastValueCodec
 from xzarr3.copying import values as copied_values
 from xzarr3.dask import from_zarr
 from xzarr3.dask import store as store_dask
@@ -464,6 +465,26 @@ def test_a_resize_that_fails_to_erase_shows_no_fill_values(local_store: LocalSto
     with failing(monkeypatch, "unlink", os_error(errno.EIO), root=f"{local_store.root}/x/c", locks=False):
         refused(StoreError, "cannot erase key 'x/c/2'", partial(array.resize, 4))
     assert [each["x"][...].tolist() for each in (xzarr3.open_group(local_store), root)] == [[1, 2, 3, 4]] * 2
+
+
+def test_a_new_array_whose_values_cannot_be_stored_is_not_there(store: Store, monkeypatch: Any) -> None:
+    """Else fill values would be read in place of what is missing; an array that cannot go is told."""
+    root = xzarr3.create_group(store)
+    root.consolidate()
+    before = contents(store)
+    options: Any = {"chunks": 1, "filters": CastValueCodec("int8")}
+    create = partial(root.create_array, "x", data=[1, 2, 1000], **options)
+    refused(xzarr3.ChunkEncodeError, "out of the range", create)
+    assert contents(store) == before
+    with monkeypatch.context() as patch:
+        patch.setattr(type(store), "erase", _unreachable)
+        (error,) = refused(xzarr3.ChunkEncodeError, "out of the range", create)
+    assert "may still be in" in error.__notes__[0]
+    assert root.create_array("x", data=[1, 2, 3], overwrite=True, **options)[...].tolist() == [1, 2, 3]
+
+
+def _unreachable(store: Store, *keys: str) -> None:
+    raise StoreError("cannot be reached")
 
 
 def test_directories_may_stay_behind(local_store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:

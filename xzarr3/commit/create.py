@@ -5,7 +5,7 @@ Checks first that the path is free or may be overwritten. Knows nothing of the v
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from xzarr3.commit.lease import check_complete, lease_key
@@ -14,7 +14,7 @@ from xzarr3.formats import Format, documents
 from xzarr3.formats.base import is_array, node_prefix
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes.case_folding import check_names
-from xzarr3.nodes.consolidated import holds_own, refresh_consolidated
+from xzarr3.nodes.consolidated import copies_to_follow, holds_own, refresh_consolidated
 from xzarr3.nodes.documents import _create, create_documents
 from xzarr3.nodes.erase import orphans_of
 from xzarr3.nodes.find import DocumentView, find_format, held_of, read_held
@@ -104,7 +104,13 @@ def _array_above(store: Store, path: str, above: str) -> NodeTypeError:
 
 
 def make_node(
-    store: Store, format: Format, path: str, meta: NodeMetadata, *, look: DocumentView | None = None
+    store: Store,
+    format: Format,
+    path: str,
+    meta: NodeMetadata,
+    *,
+    look: DocumentView | None = None,
+    fill: Callable[[], object] = lambda: None,
 ) -> None:
     """Create a node, and the groups above it, where there is none; the caller has checked the path.
 
@@ -116,6 +122,8 @@ def make_node(
     meta : ArrayMetadata or GroupMetadata
     look : DocumentView, optional
         :meth:`DocumentView.around` the path, if the caller has it already.
+    fill : callable, optional
+        Stores the values of an array, before consolidated metadata show it.
 
     Raises
     ------
@@ -142,10 +150,12 @@ def make_node(
         refresh_consolidated(store, format, [path])  # A copy may be of what this writer has put back.
         groups_missing(DocumentView(store), format, path)  # Raises where an array is above by now.
         raise _there_is_one(store, path)
-    bare = refresh_consolidated(store, format, [*made, path])
-    if not all(holds_own(format, each) for each in bare):  # Another writer has erased a group above.
-        with suppress(IncompleteWriteError):  # Or replaces it.
-            refresh_consolidated(store, format, [*make_groups_above(store, format, path), path])
+    fill()
+    with copies_to_follow(path):
+        bare = refresh_consolidated(store, format, [*made, path])
+        if not all(holds_own(format, each) for each in bare):  # Another writer has erased a group above.
+            with suppress(IncompleteWriteError):  # Or replaces it.
+                refresh_consolidated(store, format, [*make_groups_above(store, format, path), path])
 
 
 def _has_no_lease(look: DocumentView, path: str) -> bool:
