@@ -8,7 +8,7 @@ from functools import partial
 from typing import cast
 
 from xzarr3._types import Buffer
-from xzarr3.errors import MetadataError, StoreCapabilityError, StoreError
+from xzarr3.errors import MetadataError, StoreCapabilityError
 from xzarr3.formats import Format, documents
 from xzarr3.formats.base import Held, node_prefix, refusal, without_consolidated
 from xzarr3.model.metadata import GroupMetadata, NodeMetadata
@@ -248,7 +248,7 @@ def copies_to_follow(path: str) -> Iterator[None]:
     """Add a note to errors in a ``with`` statement: only consolidated copies of a node may be unchanged."""
     try:
         yield
-    except StoreError as error:
+    except BaseException as error:
         error.add_note(
             f"'/{path}' itself is changed, so append nothing again; consolidated metadata that hold a copy "
             "of it may not be, until the next change of it or consolidate_metadata()"
