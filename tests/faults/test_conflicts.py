@@ -417,7 +417,7 @@ def test_a_copy_that_could_not_follow_is_repaired(zarr_format: Any) -> None:
         assert xzarr3.open_group(store)["x"].attrs["a"] == 1
     store.set(key, b"{")
     (error,) = refused(xzarr3.MetadataError, "not a JSON document", lambda: array.append(np.ones(1, "int8")))
-    assert "'/x' itself is changed, so append nothing again" in error.__notes__[0]
+    assert "'/x' itself is changed, so repeat no append and no drop()" in error.__notes__[0]
     assert xzarr3.open_array(store, "x")[...].tolist() == [0, 0, 0, 0, 1]
 
 

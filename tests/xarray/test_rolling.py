@@ -23,6 +23,7 @@ from _processes import killed_at_call, processes
 from _slow import slow
 from _strategies import attempt
 from _things import refused
+from _waiting import WaitingStore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -653,6 +654,41 @@ def test_killed_without_labels_it_is_not_repeated_by_mistake(way: str) -> None:
     assert {48, after} >= set(lengths[:done])  # Of 48, the error has told that nothing was changed.
     assert set(lengths[done:]) == {lengths[done]}, "all was done, and only leases of lengths were left"
     assert len(lengths) - done <= (1 if way == "drop" else 2)
+
+
+@WAYS
+@pytest.mark.filterwarnings("ignore:.*(could not be removed|may have to wait):UserWarning")
+def test_an_error_without_labels_tells_what_is_done(way: str) -> None:
+    """Else who repeats the call drops, or puts there, as much again."""
+    failed = set()
+    for n in itertools.count():
+        store, asked = WaitingStore(), itertools.count()
+        root = xzarr3.create_group(store)
+        root.create_array("a", data=np.arange(10, 58), chunks=10, dimension_names=("x",))
+        root.consolidate()
+
+        def before(*request: str, n: int = n, asked: Any = asked) -> None:
+            if next(asked) == n:
+                raise xzarr3.StoreError("cannot be reached")
+
+        store.before = before
+        try:
+            if way == "drop":
+                xzarr3.drop(store, x=slice(None, 10))
+            else:
+                to_zarr(xr.Dataset({"a": ("x", np.arange(10))}), store, prepend_dim="x")
+        except xzarr3.StoreError as error:
+            notes = " ".join(getattr(error, "__notes__", ()))
+        else:
+            if next(asked) <= n:
+                break
+            continue  # Only what is left could not be removed.
+        store.before = None
+        xzarr3.recover(store)
+        is_told = "repeat no append and no drop()" in notes or "only in part" in notes
+        failed.add((len(xzarr3.open_array(store, "a")), is_told))
+    assert {length for length, is_told in failed if not is_told} == {48}
+    assert (38 if way == "drop" else 58, True) in failed
 
 
 @KINDS

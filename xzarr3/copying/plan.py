@@ -21,7 +21,7 @@ from xzarr3.groups import Group, bind
 from xzarr3.joined.array import JoinedArray
 from xzarr3.joined.group import JoinedGroup
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
-from xzarr3.nodes.consolidated import check_consolidates, write_consolidated
+from xzarr3.nodes.consolidated import check_consolidates, copies_to_follow, write_consolidated
 from xzarr3.nodes.find import (
     DocumentView,
     check_holds,
@@ -113,7 +113,8 @@ class Plan:
         top, has_any = self.metadata[""], self.format.keys(self.path).consolidated is not None
         if self.consolidated and has_any and isinstance(top, GroupMetadata):
             order = [below for below in self.metadata if below]
-            top, held = write_consolidated(self.store, self.format, self.path, order)
+            with copies_to_follow(self.path):
+                top, held = write_consolidated(self.store, self.format, self.path, order)
             top = replace(top, consolidated=held)
         return bind(self.store, self.format, self.path, top, read_only=False, is_stored=False)
 

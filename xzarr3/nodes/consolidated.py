@@ -250,8 +250,8 @@ def copies_to_follow(path: str) -> Iterator[None]:
         yield
     except BaseException as error:
         error.add_note(
-            f"'/{path}' itself is changed, so append nothing again; consolidated metadata that hold a copy "
-            "of it may not be, until the next change of it or consolidate_metadata()"
+            f"'/{path}' itself is changed, so repeat no append and no drop(); consolidated metadata that "
+            "hold a copy of it may not be, until the next change of it or consolidate_metadata()"
         )
         raise
 
