@@ -18,7 +18,7 @@ from _waiting import Count, WaitingStore
 
 import xzarr3
 from xzarr3 import ArgumentError, MemoryStore, MetadataError
-from xzarr3.xarray import alike, exact
+from xzarr3.xarray import alike, coders
 from xzarr3.xarray.alike import Retimed
 
 
@@ -198,7 +198,7 @@ def test_whole_times_get_other_units(units: str, calendar: str, dtype: str) -> N
 def test_the_dates_of_many_stores_are_decoded_once_for_each_of_their_units() -> None:
     stores = stores_of([day(at) for at in range(9)])
     alike._clock.cache_clear()
-    with mock.patch.object(alike, "decoded_by", side_effect=exact.decoded_by) as decoded:
+    with mock.patch.object(alike, "decoded_by", side_effect=coders.decoded_by) as decoded:
         xzarr3.open_mfdataset(stores)
     units = [str(call.args[0]["units"]) for call in decoded.call_args_list]
     assert len(units) == len(set(units)) == 9

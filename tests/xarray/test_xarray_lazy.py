@@ -403,7 +403,7 @@ def test_blocks_of_times_are_of_the_type_that_the_first_and_the_last_time_have()
 @pytest.mark.parametrize("chunks", [None, {}], ids=str)
 @pytest.mark.parametrize(("missing", "dtype"), [(np.nan, "f8"), (-9, "i4")])
 @pytest.mark.parametrize(("calendar", "last"), [("noleap", 7), ("standard", 146000)])
-def test_missing_dates_are_not_the_date_of_the_units(
+def test_dates_are_not_the_date_of_the_units(
     calendar: str, last: int, missing: float, dtype: str, chunks: Any
 ) -> None:
     attributes = {"units": "days since 2000-01-01", "calendar": calendar, "_FillValue": -9}

@@ -386,6 +386,8 @@ def test_packing_is_one_finite_number(lazy: bool) -> None:
         for name in ("scale_factor", "add_offset"):
             with pytest.raises(ValueError, match=rf"variable 'v': {name}=.*; accepted: a finite number"):
                 to_zarr(dataset, encoding={"v": {name: value}})
+    with pytest.raises(ValueError, match=r"variable 'v': missing_value=\[1, 2\] .*; accepted: one value"):
+        to_zarr(dataset, encoding={"v": {"missing_value": [1, 2]}})
 
 
 IN_BLOCKS = ("packed", "short float", "times of a short float", "truth", "imaginary", "long text")

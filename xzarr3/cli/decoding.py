@@ -25,7 +25,7 @@ def decoded(array: ReadableArray, values: AnyArray) -> AnyArray:
 
     from xarray.coders import CFTimedeltaCoder
 
-    from xzarr3.xarray.exact import decoded_by
+    from xzarr3.xarray.coders import decoded_by
     from xzarr3.xarray.variables import as_variable
 
     attributes = as_variable(array, mask).attrs

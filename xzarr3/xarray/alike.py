@@ -26,7 +26,8 @@ from xzarr3.conventions.fill_value_attribute import (
 from xzarr3.errors import ArgumentError, DataTypeValidationError, shorten
 from xzarr3.joined.array import JoinedArray, Source
 from xzarr3.readable import ReadableArray
-from xzarr3.xarray.exact import MARKS, PACKING, STANDARD, UNITS, decoded_by, encode_values
+from xzarr3.xarray.coders import MARKS, PACKING, STANDARD, UNITS, decoded_by
+from xzarr3.xarray.exact import encode_values
 from xzarr3.xarray.variables import are_times, own_attributes, seen_attributes
 
 _TIMES = ("units", "calendar")

@@ -44,9 +44,9 @@ from xzarr3.stores import Store, StoreLike
 from xzarr3.stores.open import was_made, with_version
 from xzarr3.xarray import chunked, unreadable
 from xzarr3.xarray.absent import hold_nullable
+from xzarr3.xarray.dates import announce_resolution, date_coders, keep_missing
 from xzarr3.xarray.joining import open_joined
 from xzarr3.xarray.lazy import LazyArray, read_ahead
-from xzarr3.xarray.missing_dates import announce_resolution, date_coders, keep_missing
 from xzarr3.xarray.unpack import unpack_when_read
 from xzarr3.xarray.variables import (
     UNNAMED,

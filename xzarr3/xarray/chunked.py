@@ -21,8 +21,8 @@ from xarray.namedarray.parallelcompat import guess_chunkmanager
 
 from xzarr3._types import AnyArray
 from xzarr3.errors import ArgumentError
+from xzarr3.xarray.dates import decoded_dates
 from xzarr3.xarray.lazy import LazyArray
-from xzarr3.xarray.missing_dates import decoded_dates
 
 if TYPE_CHECKING:
     from xzarr3.dask.slicing import Part

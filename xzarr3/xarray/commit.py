@@ -45,8 +45,8 @@ from xzarr3.nodes.documents import Before, change_document
 from xzarr3.nodes.find import children, depth_first, find_node, read_held
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
+from xzarr3.xarray.coders import is_lazy
 from xzarr3.xarray.compare import Plan
-from xzarr3.xarray.exact import is_lazy
 from xzarr3.xarray.labels import Compared
 from xzarr3.xarray.recode import Change
 

@@ -38,7 +38,7 @@ from xzarr3.nodes.consolidated import check_consolidates
 from xzarr3.nodes.find import check_holds, find_format, format_for_new
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
-from xzarr3.xarray.exact import is_lazy
+from xzarr3.xarray.coders import is_lazy
 from xzarr3.xarray.labels import check_appended, comparable, difference, is_index, other_labels, other_values
 from xzarr3.xarray.plan import (
     DatasetNode,

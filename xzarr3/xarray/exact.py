@@ -19,8 +19,8 @@ import pandas as pd
 from xarray import Variable, conventions
 from xarray.backends.common import ensure_dtype_not_object
 from xarray.coders import CFDatetimeCoder, CFTimedeltaCoder
-from xarray.coding import strings, variables
-from xarray.coding.common import VariableCoder, pop_to
+from xarray.coding import strings
+from xarray.coding.common import pop_to
 
 from xzarr3._types import AnyArray
 from xzarr3.errors import (
@@ -33,33 +33,22 @@ from xzarr3.errors import (
     shorten,
 )
 from xzarr3.xarray.absent import as_masked, is_nullable, stored_type
-from xzarr3.xarray.missing_dates import RESOLUTIONS, date_coder, keep_missing
-from xzarr3.xarray.variables import are_times
+from xzarr3.xarray.coders import (
+    CODING,
+    MARKS,
+    PACKING,
+    TIMES,
+    UNFAITHFUL,
+    UNITS,
+    coded,
+    decoded_by,
+    is_lazy,
+    unit_of,
+)
 
 _TEXT = np.dtypes.StringDType()
-MARKS = ("_FillValue", "missing_value")
-PACKING = (*MARKS, "scale_factor", "add_offset", "_Unsigned")
-_TIMES = ("units", "calendar")
-_CODING = (*PACKING, *_TIMES, "dtype")
-"""Attributes by which stored values are decoded."""
 _PIECE = 2**18  # Elements that are decoded and compared at a time: few enough for the cache.
-UNFAITHFUL = r"Time(delta)?s can't be serialized faithfully"
-"""What warnings of xarray begin with, about times that it encodes in other units than those asked for."""
 _MICROSECOND = np.timedelta64(1, "us")  # Most error of times that are stored as floating point numbers.
-
-STANDARD = frozenset(("standard", "gregorian", "proleptic_gregorian"))
-UNITS = ("days", "hours", "minutes", "seconds", "milliseconds", "microseconds", "nanoseconds")
-
-# The coders that xarray applies to values for Zarr, in this order. Booleans stay booleans.
-_CODERS: tuple[VariableCoder, ...] = getattr(conventions, "ZARR_CODERS", None) or (
-    CFDatetimeCoder(),
-    CFTimedeltaCoder(),
-    variables.CFScaleOffsetCoder(),
-    variables.CFMaskCoder(),
-    variables.NativeEnumCoder(),
-    variables.NonStringCoder(),
-    variables.DefaultFillvalueCoder(),
-)
 
 _DTYPES = (
     "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64",
@@ -109,7 +98,7 @@ def encode_values(variable: Variable, name: str, *, explicit: bool = True, exact
     is_number = given.dtype.kind in "biufc"
     # The attributes and the type of encoded numbers follow from the encoding alone.
     sample = Variable(given.dims, np.zeros((0,) * given.ndim, given.dtype), given.attrs, given.encoding)
-    encoded = _coded(sample if is_number else given, name)
+    encoded = coded(sample if is_number else given, name)
     _pop_related(encoded)
     if not is_number:
         encoded = _with_plain_text(encoded, name)
@@ -140,7 +129,7 @@ def _with_plain_text(encoded: Variable, name: str) -> Variable:
 
 def _nullable(variable: Variable, name: str, explicit: bool) -> Variable:
     """A variable with one of pandas' nullable arrays as elements of the data type ``optional``."""
-    asked = [key for key in _CODING if explicit and variable.encoding.get(key) is not None]
+    asked = [key for key in CODING if explicit and variable.encoding.get(key) is not None]
     asked += [key for key in PACKING if key in variable.attrs]
     if asked:
         raise ArgumentError(
@@ -154,46 +143,6 @@ def _nullable(variable: Variable, name: str, explicit: bool) -> Variable:
     return encoded
 
 
-def _coded(variable: Variable, name: str) -> Variable:
-    """A variable encoded by the coders."""
-    resolution, variable = variable.dtype, _as_fine_as_its_units(variable)
-    calendar = variable.encoding.get("calendar")
-    no_dates = variable.dtype.kind == "M" and not is_lazy(variable.data) and np.isnat(variable.data).all()
-    if calendar in ("standard", "gregorian") and no_dates:  # xarray would look for the earliest date.
-        variable = variable.copy(deep=False)
-        variable.encoding = {**variable.encoding, "calendar": "proleptic_gregorian"}
-    asked = {key for key, value in variable.encoding.items() if value is not None}
-    packing = asked & {"scale_factor", "add_offset"}
-    for key in packing:
-        value = np.asarray(variable.encoding[key])
-        if value.size != 1 or not np.isfinite(value).all():
-            found = f"variable {name!r}: {key}={variable.encoding[key]!r}"
-            raise ArgumentError(f"{found}; accepted: a finite number")
-        if value.ndim or (key == "scale_factor" and value.dtype.kind in "biu"):  # xarray divides in place.
-            variable = variable.copy(deep=False)
-            variable.encoding = {**variable.encoding, key: float(value.item())}
-    if variable.dtype.kind in "biu" and asked & {*MARKS} and packing:
-        variable = variable.copy(data=variable.data.astype("f8"))  # xarray would divide integers in place.
-    if _marks_nan_and_other(variable.encoding):  # xarray would refuse two marks, but NaN is missing anyway.
-        variable = variable.copy(deep=False)
-        variable.encoding = {key: value for key, value in variable.encoding.items() if key != "_FillValue"}
-    with np.errstate(invalid="ignore", over="ignore"):  # What this leads to is found by decoding.
-        for coder in _CODERS:
-            variable = coder.encode(variable, name=name)
-    if no_dates and calendar is not None:
-        variable.attrs["calendar"] = calendar
-    if resolution.kind == "m" and "dtype" in variable.attrs:  # Which they are read with.
-        variable.attrs["dtype"] = resolution.name
-    return variable
-
-
-def _marks_nan_and_other(encoding: Mapping[Any, Any]) -> bool:
-    """Whether NaN is the ``_FillValue``, as xarray adds it to floats, beside another ``missing_value``."""
-    fill_value, other = encoding.get("_FillValue"), encoding.get("missing_value")
-    is_nan = isinstance(fill_value, (float, np.floating)) and bool(np.isnan(fill_value))
-    return is_nan and isinstance(other, (int, float, np.number)) and not pd.isnull(other)
-
-
 def _without_stored_resolution(variable: Variable) -> Variable:
     """``variable`` without the attributes that xarray writes beside stored ``timedelta64``, and sets anew."""
     if variable.dtype.kind != "m" or not str(variable.attrs.get("dtype", "")).startswith("timedelta64"):
@@ -203,36 +152,9 @@ def _without_stored_resolution(variable: Variable) -> Variable:
     return variable
 
 
-def _as_fine_as_its_units(variable: Variable) -> Variable:
-    """``variable`` with times as fine as its units; otherwise xarray would divide by zero."""
-    unit = RESOLUTIONS.get(unit_of(variable.encoding.get("units")).removesuffix("s"))
-    if variable.dtype.kind not in "mM" or unit is None or is_lazy(variable.data):  # Of these, each block is.
-        return variable
-    finer = np.promote_types(variable.dtype, f"{variable.dtype.kind}8[{unit}]")
-    return variable if finer == variable.dtype else variable.copy(data=variable.data.astype(finer))
-
-
 def _pop_related(encoded: Variable) -> None:
     for key in conventions.CF_RELATED_DATA:
         pop_to(encoded.encoding, encoded.attrs, key)
-
-
-def decoded_by(attrs: Mapping[Any, Any], values: AnyArray, name: str, **options: Any) -> AnyArray:
-    """Stored values as xarray reads them by these attributes."""
-    dims = tuple(map(str, range(values.ndim)))
-    if values.dtype.kind == "f" and "units" in attrs:  # xarray multiplies time differences in place.
-        values = values.copy()
-    stored = Variable(dims, values, dict(attrs), fastpath=True)
-    if are_times(attrs):
-        options["decode_times"] = date_coder(options.get("decode_times", True))
-    decoded = conventions.decode_cf_variable(name, stored, **options)
-    keep_missing(decoded)
-    return np.asarray(decoded.data)
-
-
-def is_lazy(data: object) -> bool:
-    """Whether values are in a dask array."""
-    return hasattr(data, "__dask_graph__")
 
 
 def _mapped(change: Callable[..., AnyArray], dtype: Any, *variables: Variable) -> Any:
@@ -254,6 +176,9 @@ def _checked(variable: Variable, name: str) -> Variable:
         raise ArgumentTypeError(
             f"unknown dtype in the encoding of variable {name!r}: {shorten(asked)}; {one_of(asked, _DTYPES)}"
         ) from error
+    for key in MARKS:
+        if np.asarray(mark := variable.encoding.get(key)).size > 1:
+            raise ArgumentError(f"variable {name!r}: {key}={mark!r} in its encoding; accepted: one value")
     units = variable.encoding.get("units")
     if isinstance(units, str) and (
         variable.dtype.kind in "mM" or (variable.dtype.kind == "O" and " since " in units)
@@ -360,7 +285,7 @@ def _proof(given: Variable, encoded: Variable, name: str, *, explicit: bool, exa
     coding = {
         key: value
         for key, value in encoded.attrs.items()
-        if key in _CODING and key not in given.attrs and not np.all(pd.isnull(value))
+        if key in CODING and key not in given.attrs and not np.all(pd.isnull(value))
     }
     if "scale_factor" in coding or "add_offset" in coding:
         marks = {key: value for key, value in encoded.attrs.items() if key in MARKS}
@@ -375,10 +300,10 @@ def _proof(given: Variable, encoded: Variable, name: str, *, explicit: bool, exa
     if source.kind in "biufc" or is_lazy_time:
         # Only what codes values: dask names blocks by it, and a resumed write knows them by their names.
         attrs, encoding = (
-            {key: each[key] for key in _CODING if key in each} for each in (given.attrs, given.encoding)
+            {key: each[key] for key in CODING if key in each} for each in (given.attrs, given.encoding)
         )
         if is_lazy_time:
-            encoding |= {key: coding[key] for key in _TIMES if key in coding}
+            encoding |= {key: coding[key] for key in TIMES if key in coding}
             encoding["dtype"] = dtype if encoding.get("dtype") is None else encoding["dtype"]
         coded_here = attrs, encoding
     _rounded.discard(name)
@@ -442,19 +367,19 @@ class _Proof:
         if not any(key in encoding or key in attrs for key in MARKS):
             attrs["missing_value"] = None  # Else the coder warns of each piece that it has no mark.
 
-        def coded() -> Variable:
-            return _coded(Variable(("",), given, attrs, encoding, fastpath=True), self.name)
+        def here() -> Variable:
+            return coded(Variable(("",), given, attrs, encoding, fastpath=True), self.name)
 
         if not self.is_time:
-            return np.asarray(coded().data)
+            return np.asarray(here().data)
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", UNFAITHFUL)
-                encoded = coded()
+                encoded = here()
                 if unit_of(encoded.attrs["units"]) == unit_of(encoding["units"]):
                     return np.asarray(encoded.data)
                 encoding["dtype"] = np.dtype("float64")
-                return np.rint(np.asarray(coded().data))
+                return np.rint(np.asarray(here().data))
         except (ValueError, TypeError, OverflowError) as error:
             raise ArgumentError(
                 f"{error}; times of variable {self.name!r} cannot be encoded in {encoding['units']!r}"
@@ -593,7 +518,7 @@ class _Proof:
             advice = (
                 "call .drop_encoding() to ignore the variable's own encoding, as of the file it came from"
             )
-        how = ", ".join(f"{key} {told(value)}" for key, value in self.attrs.items() if key in _CODING)
+        how = ", ".join(f"{key} {told(value)}" for key, value in self.attrs.items() if key in CODING)
         is_plain = isinstance(value, np.generic) and value.dtype.kind in "biufcSU"
         return DataTypeValidationError(
             f"{reason}{f' with {how}' if how else ''}, which the encoding of variable {self.name!r} asks for",
@@ -644,11 +569,6 @@ class _Proof:
             f"{'' if block_id is None else ' in this block'}, {largest:.2g}",
             stacklevel=levels_to_caller(),
         )
-
-
-def unit_of(units: object) -> str:
-    """The unit in units of time, such as ``days``."""
-    return str(units).strip().partition(" ")[0].lower()
 
 
 def _place(at: int, shape: tuple[int, ...], block_id: tuple[int, ...] | None) -> str:

@@ -19,7 +19,8 @@ from xzarr3.formats import documents
 from xzarr3.readable import ReadableArray
 from xzarr3.stores import MemoryStore
 from xzarr3.xarray.absent import marked
-from xzarr3.xarray.exact import decoded_by, told
+from xzarr3.xarray.coders import decoded_by
+from xzarr3.xarray.exact import told
 from xzarr3.xarray.variables import seen_attributes
 
 _ORDERED = "biufmMSUOT"  # Kinds of data types whose labels can be compared.

@@ -44,8 +44,9 @@ from xzarr3.nodes.node import check_new_path
 from xzarr3.quantities import check_switches
 from xzarr3.stores.keys import OWN
 from xzarr3.xarray.absent import is_nullable, stored_type, with_plain_labels
+from xzarr3.xarray.coders import is_lazy
 from xzarr3.xarray.encode import ENCODING_KEYS, array_settings, made_with_settings
-from xzarr3.xarray.exact import encode_values, is_lazy
+from xzarr3.xarray.exact import encode_values
 from xzarr3.xarray.variables import UNNAMED
 
 _RESERVED = ("__zarr", OWN)

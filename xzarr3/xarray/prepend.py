@@ -21,9 +21,9 @@ from xzarr3.errors import ChangedError, ConflictError
 from xzarr3.groups import Group
 from xzarr3.nodes.freshness import check_read, same
 from xzarr3.parallel import parallel_map
+from xzarr3.xarray.coders import is_lazy
 from xzarr3.xarray.commit import check_unchanged
 from xzarr3.xarray.compare import Plan
-from xzarr3.xarray.exact import is_lazy
 from xzarr3.xarray.execute import planned
 from xzarr3.xarray.labels import Compared
 from xzarr3.xarray.recode import Change

@@ -21,8 +21,9 @@ from xzarr3.errors import ArgumentError, DataTypeValidationError, MetadataError,
 from xzarr3.model.metadata import ArrayMetadata
 from xzarr3.nodes.resize import resized
 from xzarr3.xarray.absent import as_masked
-from xzarr3.xarray.exact import PACKING, STANDARD, UNFAITHFUL, UNITS, encode_values, is_lazy, unit_of
-from xzarr3.xarray.missing_dates import date_coders, keep_missing
+from xzarr3.xarray.coders import PACKING, STANDARD, UNFAITHFUL, UNITS, is_lazy, unit_of
+from xzarr3.xarray.dates import date_coders, keep_missing
+from xzarr3.xarray.exact import encode_values
 from xzarr3.xarray.plan import WriteOptions, naming, stored_name
 from xzarr3.xarray.variables import as_variable
 
