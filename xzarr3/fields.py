@@ -99,12 +99,7 @@ fields_of: Callable[[Any], tuple[Field, ...]] = lru_cache(maxsize=256)(_fields_o
 
 
 def read(
-    cls: type[Any],
-    given: Mapping[str, JSON],
-    what: str,
-    *,
-    within: str = "configuration",
-    null: bool = False,
+    cls: type[Any], given: Mapping[str, JSON], what: str, *, within: str = "configuration", null: bool = False
 ) -> dict[str, Any]:
     """The arguments for a class from a JSON object.
 

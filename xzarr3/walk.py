@@ -52,12 +52,7 @@ class Walk:
     """
 
     def __init__(
-        self,
-        store: Store,
-        format: Format,
-        path: str,
-        arrays: Iterable[Array],
-        unreadable: Iterable[str] = (),
+        self, store: Store, format: Format, path: str, arrays: Iterable[Array], unreadable: Iterable[str] = ()
     ) -> None:
         self.store, self.format, self.path = store, format, path
         self.arrays = {array.path: array for array in arrays}

@@ -75,8 +75,7 @@ CODES: dict[str, Kind] = {
     "dimension-names-invalid": Kind("error", "give one name for each dimension"),
     # Keys
     "chunks-missing": Kind(
-        "note",
-        "nothing if they hold only the fill value; else write them again (missing='error' names them)",
+        "note", "nothing if they hold only the fill value; else write them again (missing='error' names them)"
     ),
     "chunk-empty": Kind("error", _AGAIN),
     "chunk-size": Kind("error", _AGAIN),

@@ -92,8 +92,7 @@ def _info(node: Node) -> Iterator[str]:
 
 
 @command(
-    *NODE,
-    click.option("--depth", metavar="N", type=click.IntRange(min=1), help="At most so many levels."),
+    *NODE, click.option("--depth", metavar="N", type=click.IntRange(min=1), help="At most so many levels.")
 )
 def tree(store: str, path: str, depth: int | None, option: dict[str, Any]) -> Output:
     """Show all nodes below a group.

@@ -27,10 +27,7 @@ INTERRUPTED = 128 + 2
 _DEBUG = "xzarr3.debug"
 _HINTS: tuple[tuple[type[Xzarr3Error], str], ...] = (
     (errors.IncompleteWriteError, "xzarr3 recover STORE finishes or removes it"),
-    (
-        errors.NodeNotFoundError,
-        "STORE is a path or URL, PATH a node in it; xzarr3 tree STORE shows them",
-    ),
+    (errors.NodeNotFoundError, "STORE is a path or URL, PATH a node in it; xzarr3 tree STORE shows them"),
     (errors.NodeExistsError, "--overwrite replaces what is there; --resume goes on with an interrupted copy"),
     (errors.NodeTypeError, "xzarr3 tree STORE shows which nodes are arrays"),
     (errors.SelectionError, "a selection is given as between the brackets in Python, in quotes: '0, 10:20'"),
@@ -38,10 +35,7 @@ _HINTS: tuple[tuple[type[Xzarr3Error], str], ...] = (
     (errors.UnknownExtensionError, "xzarr3.show_versions() shows which packages with codecs are installed"),
     (errors.MetadataError, "xzarr3 check STORE tells what is wrong with its documents"),
     (errors.StoreOptionError, "options of a store are given as --option NAME=VALUE"),
-    (
-        errors.StorePermissionError,
-        "remote stores take credentials as --option NAME=VALUE, or anon=true",
-    ),
+    (errors.StorePermissionError, "remote stores take credentials as --option NAME=VALUE, or anon=true"),
 )
 """Hints by the class of an error; the first one that fits is given."""
 

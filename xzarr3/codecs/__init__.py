@@ -9,13 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from xzarr3.codecs.base import (
-    ArrayArrayCodec,
-    ArrayBytesCodec,
-    BytesBytesCodec,
-    ChunkSpec,
-    Codec,
-)
+from xzarr3.codecs.base import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec, ChunkSpec, Codec
 from xzarr3.codecs.parsing import parse_codec
 from xzarr3.codecs.registry import (
     CLASSES,

@@ -197,9 +197,7 @@ class Length:
     # The document
 
     def commit(
-        self,
-        change: Callable[[Buffer | None], Sequence[Buffer] | Unchanged],
-        tells: Callable[[Buffer], bool],
+        self, change: Callable[[Buffer | None], Sequence[Buffer] | Unchanged], tells: Callable[[Buffer], bool]
     ) -> None:
         """Change the document.
 

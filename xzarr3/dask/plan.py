@@ -137,12 +137,7 @@ class BlockWrite:
     in_place: bool = False
 
 
-def plan_writes(
-    wanted: Sequence[BlockWrite],
-    *,
-    resume: bool = False,
-    scheduler: Any = None,
-) -> Writes:
+def plan_writes(wanted: Sequence[BlockWrite], *, resume: bool = False, scheduler: Any = None) -> Writes:
     """Check jobs and plan their writes; nothing is written yet.
 
     Parameters
@@ -244,10 +239,7 @@ class Writes:
         return [(at, number) for at in range(number)]
 
     def delayed(
-        self,
-        then: Callable[[], None] | None = None,
-        forks: Forks | None = None,
-        part: tuple[int, int] = ALL,
+        self, then: Callable[[], None] | None = None, forks: Forks | None = None, part: tuple[int, int] = ALL
     ) -> Writing:
         """A Delayed that writes everything, or a part, when it is computed, and calls ``then`` at the end.
 

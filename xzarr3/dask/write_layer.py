@@ -129,11 +129,7 @@ class Done(LazyLayer):
     """
 
     def __init__(
-        self,
-        name: str,
-        written: Mapping[str, Written],
-        gate: Gate,
-        then: Callable[[], None] | None = None,
+        self, name: str, written: Mapping[str, Written], gate: Gate, then: Callable[[], None] | None = None
     ) -> None:
         super().__init__(name)
         self._written, self.gate, self._then = dict(written), gate, then

@@ -21,12 +21,7 @@ from xzarr3._types import JSON, AnyArray
 from xzarr3.dtypes.base import ZDType, item_of, unmasked
 from xzarr3.dtypes.core import MAX_ITEM_SIZE, NumpyNamed, Ordered, is_integer, order_of
 from xzarr3.dtypes.opaque import Opaque
-from xzarr3.dtypes.specs import (
-    ZarrFormat,
-    is_zero,
-    spelling_of,
-    to_base64,
-)
+from xzarr3.dtypes.specs import ZarrFormat, is_zero, spelling_of, to_base64
 from xzarr3.errors import DataTypeValidationError
 
 _MAX_BYTES = 2**31 - 1  # numpy's limit

@@ -23,12 +23,7 @@ from xzarr3.dtypes.core import MAX_ITEM_SIZE, is_integer
 from xzarr3.dtypes.fixed_length import is_text
 from xzarr3.dtypes.numbers import native_order, swapped
 from xzarr3.dtypes.registry import registry
-from xzarr3.dtypes.specs import (
-    ZarrFormat,
-    is_zero,
-    spelling_of,
-    to_base64,
-)
+from xzarr3.dtypes.specs import ZarrFormat, is_zero, spelling_of, to_base64
 from xzarr3.errors import (
     DataTypeValidationError,
     MetadataError,

@@ -18,14 +18,7 @@ from xzarr3.codecs.bytes import BytesCodec
 from xzarr3.codecs.registry import codecs_from_json
 from xzarr3.dtypes.registry import registry
 from xzarr3.errors import MetadataError, UnknownExtensionError, located
-from xzarr3.extensions import (
-    EXTENSION,
-    is_optional,
-    json_key,
-    parse_extension,
-    remembered,
-    unknown_fields,
-)
+from xzarr3.extensions import EXTENSION, is_optional, json_key, parse_extension, remembered, unknown_fields
 from xzarr3.fields import Meta
 from xzarr3.formats.base import (
     Document,

@@ -24,18 +24,7 @@ from xzarr3.codecs.sharding import Shard
 from xzarr3.errors import Xzarr3Error
 from xzarr3.grid import Steps
 from xzarr3.io import rows
-from xzarr3.io.native import (
-    DONE,
-    LARGEST,
-    LEFT,
-    Call,
-    Layout,
-    Left,
-    Numbers,
-    loaded,
-    reading,
-    writing,
-)
+from xzarr3.io.native import DONE, LARGEST, LEFT, Call, Layout, Left, Numbers, loaded, reading, writing
 from xzarr3.io.plan import ReadPlan
 from xzarr3.io.projection import Inner, Slices
 from xzarr3.io.selection import DimSelection

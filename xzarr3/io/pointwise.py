@@ -10,13 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from xzarr3._types import AnyArray
-from xzarr3.io.selection import (
-    DimChoice,
-    Points,
-    as_progression,
-    orthogonal_selection,
-    vectorized_selection,
-)
+from xzarr3.io.selection import DimChoice, Points, as_progression, orthogonal_selection, vectorized_selection
 
 Selected: TypeAlias = "tuple[DimChoice, ...] | Points"
 Arrange: TypeAlias = Callable[[AnyArray], AnyArray]

@@ -18,12 +18,7 @@ from xzarr3.errors import OutcomeUnknownError, StoreCapabilityError, StoreError
 from xzarr3.formats import Format, documents
 from xzarr3.model.metadata import ArrayMetadata, GroupMetadata, NodeMetadata
 from xzarr3.nodes import seen
-from xzarr3.nodes.find import (
-    DocumentView,
-    _is_implied,
-    document_values,
-    held_of,
-)
+from xzarr3.nodes.find import DocumentView, _is_implied, document_values, held_of
 from xzarr3.nodes.node import ancestors
 from xzarr3.parallel import parallel_map
 from xzarr3.stores import Store
@@ -245,13 +240,7 @@ def store_documents(
             seen.note_all(store, stage.items())
 
 
-def create_documents(
-    look: DocumentView,
-    store: Store,
-    format: Format,
-    path: str,
-    meta: NodeMetadata,
-) -> bool:
+def create_documents(look: DocumentView, store: Store, format: Format, path: str, meta: NodeMetadata) -> bool:
     """Store the documents of a new node, unless another writer has created one since ``look`` was taken.
 
     In formats with several documents a node, the attributes come first. A writer that finds those of another

@@ -185,10 +185,7 @@ def read_times(data: Any, parts: tuple[Part, ...], *, dtype: np.dtype[Any], cale
         return values
     if kinds == ("M", "O"):
         decode = partial(
-            decode_cf_datetime,
-            units="microseconds since 1970-01-01",
-            calendar=calendar,
-            use_cftime=True,
+            decode_cf_datetime, units="microseconds since 1970-01-01", calendar=calendar, use_cftime=True
         )
         return decoded_dates(decode, dtype, values.astype("M8[us]").astype("i8"))
     if kinds in (("M", "M"), ("m", "m")):

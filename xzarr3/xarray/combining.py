@@ -364,10 +364,7 @@ def by_coords(asked: Recipe) -> JoinedGroup:
 
 
 def _block(
-    asked: Recipe,
-    members: Sequence[Mapping[str, Any]],
-    order: Mapping[str, Sequence[int]],
-    values: Values,
+    asked: Recipe, members: Sequence[Mapping[str, Any]], order: Mapping[str, Sequence[int]], values: Values
 ) -> JoinedGroup:
     """Join groups that form a block: each row along the last dimension, then the rows along the others.
 

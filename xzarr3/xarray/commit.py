@@ -123,11 +123,7 @@ class Commit:
             self._transactions[-1].group_at = self.plan.group._placed_at
 
     def _place(
-        self,
-        path: str,
-        nodes: Mapping[str, NodeMetadata],
-        arrays: Sequence[WrittenArray],
-        overwrite: bool,
+        self, path: str, nodes: Mapping[str, NodeMetadata], arrays: Sequence[WrittenArray], overwrite: bool
     ) -> None:
         """Plan new nodes, which are put at an empty place or replace what is there, and their values.
 
@@ -156,11 +152,7 @@ class Commit:
     def _array(self, store: Store, like: WrittenArray | Array) -> Array:
         """An array in another store, such as that where it is once the write is finished."""
         return Array(
-            store,
-            like.path,
-            like.metadata,
-            format=self.format,
-            write_empty_chunks=like.write_empty_chunks,
+            store, like.path, like.metadata, format=self.format, write_empty_chunks=like.write_empty_chunks
         )
 
     def _write(self, values: Any, target: Array, region: Any, *, in_place: bool = False) -> None:

@@ -19,14 +19,7 @@ from xarray import DataArray, Dataset, DataTree
 from xzarr3.api import open_group
 from xzarr3.commit.recover import finish_interrupted
 from xzarr3.commit.replace import check_resumable
-from xzarr3.errors import (
-    ArgumentError,
-    StoreOptionError,
-    listed,
-    one_of,
-    short_traceback,
-    some,
-)
+from xzarr3.errors import ArgumentError, StoreOptionError, listed, one_of, short_traceback, some
 from xzarr3.formats import ZarrFormat
 from xzarr3.groups import Group
 from xzarr3.nodes.node import locate_node, normal_path

@@ -106,10 +106,7 @@ def codecs_from_json(document: ArrayDocument, named: Named, ndim: int) -> tuple[
     layout = _memory_layout(document.chunk_memory_layout, transposed=transposed)
     if layout == "F" and transposed:
         raise invalid(
-            "chunk_memory_layout",
-            layout,
-            "'C', or no codec 'transpose'",
-            "the order is given twice",
+            "chunk_memory_layout", layout, "'C', or no codec 'transpose'", "the order is given twice"
         )
     filters = [codec for codec in codecs if isinstance(codec, ArrayArrayCodec)]
     if not any(isinstance(codec, ArrayBytesCodec) for codec in codecs):

@@ -15,12 +15,7 @@ from xzarr3._types import Scalar
 from xzarr3.dtypes import ZDType
 from xzarr3.errors import MetadataError
 from xzarr3.fields import Meta
-from xzarr3.formats.base import (
-    Document,
-    check_path_below,
-    chunk_shape_of,
-    fill_value_from_json,
-)
+from xzarr3.formats.base import Document, check_path_below, chunk_shape_of, fill_value_from_json
 from xzarr3.formats.v2.codec_fields import CODEC, read_codec_fields
 from xzarr3.formats.v2.names import (
     ARRAY,
