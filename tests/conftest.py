@@ -25,8 +25,8 @@ collect_ignore_glob = ["conftest.py", "*/conftest.py", "_*.py", "data/*.py"]  # 
 # fails does so again; `pytest -m hypothesis --hypothesis-profile explore` looks for new ones, and prints how
 # one that fails is run again. In CI, hypothesis would look for no new ones if it were not told to.
 settings.register_profile(
-    "explore", suppress_health_check=[HealthCheck.too_slow], deadline=None, derandomize=False,
-    max_examples=500, print_blob=True,
+    "explore", suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    deadline=None, derandomize=False, max_examples=500, print_blob=True,
 )  # fmt: skip
 settings.register_profile("same", settings.get_profile("explore"), derandomize=True, max_examples=100)
 settings.load_profile("same")

@@ -193,7 +193,7 @@ def copies(draw: st.DrawFn) -> tuple[np.ndarray[Any, Any], dict[str, Any], dict[
 
 
 @pytest.mark.slow
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(copies(), st.sampled_from([1, 3]), st.data())
 def test_any_grid_to_any_grid(case: Any, threads: int, data: st.DataObject) -> None:
     values, old, new, memory = case

@@ -26,7 +26,7 @@ from dask.array.core import getter
 from dask.base import collections_to_expr
 from dask.utils import key_split
 from distributed import protocol
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import xzarr3
@@ -91,7 +91,7 @@ def _selections(draw: st.DrawFn, shape: tuple[int, ...]) -> tuple[Any, ...]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(st.data())
 def test_any_selections_are_those_of_dask(data: st.DataObject) -> None:
     dimensions = data.draw(st.lists(_dimensions(), max_size=3))
@@ -185,7 +185,7 @@ def test_the_selected_is_fetched(select: Callable[[Any], Any], expected: set[tup
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 @given(st.data())
 def test_whatever_is_selected_together_is_read_once(data: st.DataObject) -> None:
     dimensions = data.draw(st.lists(_dimensions(), min_size=1, max_size=3), "dimensions")

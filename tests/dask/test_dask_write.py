@@ -119,7 +119,7 @@ def _check(case: tuple[Any, ...], scheduler: Any, where: Any = None) -> None:
 
 
 @pytest.mark.parametrize("scheduler", [slow("sync"), "threads"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(case=writes())
 def test_any_blocks_into_any_units(scheduler: str, case: tuple[Any, ...]) -> None:
     _check(case, scheduler)

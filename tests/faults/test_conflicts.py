@@ -481,7 +481,7 @@ def as_rows(values: Any) -> Any:
     return np.repeat(np.asarray(values)[:, None], 3, axis=1)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     old=st.integers(0, 7),
     chunk=st.integers(1, 5),
@@ -732,7 +732,7 @@ def test_a_lease_without_an_answer_is_known_again(answer: str, monkeypatch: pyte
     assert xzarr3.open_array(array.store)[:].tolist() == [0, 1, 2, 3]
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(1, 30), st.integers(1, 6), st.booleans(), st.integers(0, 2**16))
 def test_resizing_while_others_write_keeps_the_rest(new: int, chunk: int, sharded: bool, seed: int) -> None:
     """Within the new shape all is as the writers left it; beyond it nothing is seen, now or later."""

@@ -154,7 +154,7 @@ def test_the_fields_of_the_configuration() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(JUNK, st.sampled_from([(), (0,), (6,), (3, 5)]))
 def test_any_chunk_shapes_open_or_are_refused(chunk_shapes: Any, shape: tuple[int, ...]) -> None:
     given = rectilinear(chunk_shapes)["configuration"]
@@ -470,7 +470,7 @@ def zarr(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Combining a `sharding_indexed` codec")
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_other_libraries_read_what_is_written_here(zarr: Any, data: st.DataObject) -> None:
     # They want at least one chunk along each dimension.
@@ -495,7 +495,7 @@ def test_other_libraries_read_what_is_written_here(zarr: Any, data: st.DataObjec
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_what_other_libraries_write_is_read_here(zarr: Any, data: st.DataObject) -> None:
     # Theirs wants lengths that are the size together; a document may have more.

@@ -29,7 +29,7 @@ from _slow import slow
 from _strategies import attempt, native, same_bits, selections, values
 from _things import Thing, refused, refuses
 from _waiting import WaitingStore
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -220,10 +220,7 @@ class Operations(RuleBasedStateMachine):
             assert not empty or self.shrunk, "what holds only the fill value is not stored"
 
 
-SEQUENCES = settings(
-    max_examples=60, stateful_step_count=15, deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)  # fmt: skip
+SEQUENCES = settings(max_examples=60, stateful_step_count=15)
 Operations.TestCase.settings = settings(SEQUENCES, max_examples=15)
 TestOperations = Operations.TestCase
 
@@ -423,7 +420,7 @@ def test_pickled_arrays_are_the_same() -> None:
     assert list(found) == list(array.explain())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_plans_name_just_the_chunks_that_are_touched(data: st.DataObject) -> None:
     shape = data.draw(_strategies.shapes())
@@ -819,7 +816,7 @@ def same_elements(data_type: Any, one: Any, other: Any) -> bool:
 
 @pytest.mark.parametrize("zarr_format", [3, slow(2), "3-draft"])
 @given(st.data())
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120)
 def test_every_type_in_every_format(zarr_format: Any, data: st.DataObject) -> None:
     data_type = data.draw(_strategies.data_types())
     machine = data_type.in_native_order()
@@ -862,7 +859,7 @@ def test_every_type_in_every_format(zarr_format: Any, data: st.DataObject) -> No
 
 
 @given(st.data())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40)
 def test_every_type_through_dask(data: st.DataObject) -> None:
     data_type = data.draw(_strategies.data_types())
     machine = data_type.in_native_order()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from _strategies import same_bits
 from _things import refuses
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xzarr3
@@ -138,7 +138,7 @@ def test_shuffled_blocks_come_in_any_order() -> None:
 
 
 @given(trial=st.data())
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30)
 def test_each_sample_comes_once_whatever_the_budget(trial: st.DataObject) -> None:
     shape = trial.draw(st.lists(st.integers(1, 12), min_size=1, max_size=3))
     data = np.arange(np.prod(shape)).reshape(shape)

@@ -370,7 +370,7 @@ def test_a_server_that_does_not_say_when_a_part_was_stored(fault_server: FaultSe
         fault_server.clear_faults()
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[*HealthCheck])
+@settings(max_examples=40, suppress_health_check=[*HealthCheck])
 @given(st.data())
 def test_what_is_explained_is_what_is_asked_for(tmp_path_factory: Any, data: st.DataObject) -> None:
     store, array = data.draw(filled(tmp_path_factory.mktemp("explained")))

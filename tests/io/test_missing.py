@@ -101,7 +101,7 @@ def test_a_warning_comes_once_for_each_read_and_names_the_caller(stored: xzarr3.
 
 @pytest.mark.slow
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_what_is_reported_is_what_is_selected_and_absent(data: st.DataObject) -> None:
     shape = data.draw(shapes(1, 3))
     store = Waiting() if data.draw(st.booleans()) else xzarr3.MemoryStore()

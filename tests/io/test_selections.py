@@ -17,16 +17,14 @@ from _large_as_small import large_as_small, python_executor
 from _slow import slow
 from _strategies import NUMERIC, arrays_of, layouts, native, selections, uneven_layouts, values
 from _things import Thing, measured, refused, refuses
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import xzarr3
 from xzarr3 import SelectionError
 from xzarr3.dtypes import parse_dtype
 
-THOROUGH = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
+THOROUGH = settings(max_examples=60)
 every_way = pytest.mark.usefixtures("ways")
 STRUCT = [("a", "<i2"), ("b", [("c", "<f4"), ("d", "u1")]), ("e", "S2")]
 SMALL = ("int4", "uint2", "bfloat16") if find_spec("ml_dtypes") else ()

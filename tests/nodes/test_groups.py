@@ -306,7 +306,7 @@ JSON_VALUES = st.recursive(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.dictionaries(st.text(max_size=5), JSON_VALUES, max_size=4))
 def test_any_attributes_are_kept(attributes: dict[str, Any]) -> None:
     store = xzarr3.MemoryStore()
@@ -515,7 +515,7 @@ class Changes(RuleBasedStateMachine):
                 check_consolidated(self.store, path)
 
 
-Changes.TestCase.settings = settings(max_examples=60, stateful_step_count=15, deadline=None)
+Changes.TestCase.settings = settings(max_examples=60, stateful_step_count=15)
 TestChanges = Changes.TestCase
 
 

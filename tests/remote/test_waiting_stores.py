@@ -223,7 +223,7 @@ def test_several_values_together() -> None:
     assert store.get_values([*values, "none"]) == [*values.values(), None]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_selections_are_those_of_numpy(data: st.DataObject) -> None:
     shape = tuple(data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=3)))

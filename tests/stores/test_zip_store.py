@@ -635,7 +635,7 @@ ON_ONE_PATH = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 
 @given(steps=st.lists(STEPS, max_size=20))
-@settings(max_examples=30, deadline=None, suppress_health_check=ON_ONE_PATH)
+@settings(max_examples=30, suppress_health_check=ON_ONE_PATH)
 def test_it_is_a_mapping(steps: list[Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("zip") / "x"
     store = ZipStore(path, mode="a")
@@ -928,7 +928,7 @@ CHANGES = st.tuples(st.integers(0, len(WHOLE) - 1), BYTES)
 
 @example(changes=[(len(WHOLE) - 9, 0)])  # Members that seem to be where the directory is.
 @given(changes=st.lists(CHANGES, max_size=4))
-@settings(max_examples=100, deadline=None, suppress_health_check=ON_ONE_PATH)
+@settings(max_examples=100, suppress_health_check=ON_ONE_PATH)
 def test_adding_to_any_bytes_ends_in_our_error_or_keeps_what_was_readable(path: Path, changes: Any) -> None:
     whole = bytearray(WHOLE)
     for at, byte in changes:

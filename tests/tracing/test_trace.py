@@ -99,7 +99,7 @@ def counts(t: Any, *fields: str, path: str = "") -> tuple[float, ...]:
     return tuple(numbers[field] for field in fields)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, suppress_health_check=list(HealthCheck))
 @given(
     layout=st.sampled_from(LAYOUTS),
     steps=st.lists(st.tuples(st.sampled_from(["read", "write", "erase"]), slices, slices), max_size=6),

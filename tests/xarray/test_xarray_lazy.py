@@ -236,7 +236,7 @@ INDICES: list[tuple[Any, ...]] = [
 
 
 @pytest.mark.slow
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, suppress_health_check=list(HealthCheck))
 @given(
     dtype=st.sampled_from(["i1", "u1", "i2", "u2", "i4", "i8", "u8", "f2", "f4", "f8"]),
     attributes=st.fixed_dictionaries({}, optional=ATTRIBUTES),
