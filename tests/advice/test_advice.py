@@ -266,7 +266,6 @@ def test_the_target_is_where_the_data_are(tmp_path: Path) -> None:
 
 
 def test_a_layout_that_is_as_good_stays(tmp_path: Path) -> None:
-    """Advice that was followed leaves nothing to advise."""
     dataset = era5(400)
     first = xzarr3.advise(dataset, access={"map": 1, "series": 3})
     xzarr3.to_zarr(dataset, tmp_path / "a", encoding=first.encoding())

@@ -116,7 +116,6 @@ def test_arguments_are_checked() -> None:
 
 @pytest.mark.parametrize(("decode", "number", "errors"), [("sample", 8, 2), ("all", 100, 3), ("none", 0, 0)])
 def test_decode_decides_what_is_read(decode: Any, number: int, errors: int) -> None:
-    """A sample has both ends."""
     store = xzarr3.create_array(MemoryStore(), data=np.arange(1, 101), chunks=1).store
     for at in (0, 50, 99):
         store.set(f"c/{at}", b"\xff damaged")
@@ -226,7 +225,6 @@ class Synthetic(Store):
     ("orphans", ["chunks-missing", "chunks-orphan"]),
 ])  # fmt: skip
 def test_keys_take_400_bytes_each_at_most(kind: str, codes: list[str]) -> None:
-    """Of each code, as many are counted as there are keys."""
     with measured() as peak:
         report = xzarr3.check(Synthetic(kind, NUMBER))
     counts: Counter[str] = Counter()

@@ -424,7 +424,6 @@ def test_tasks_of_a_cluster_have_one_thread(client: Client, tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("python_executor")  # Its writes can be stopped halfway.
 def test_a_task_that_was_given_up_and_still_runs_writes_the_same(tmp_path: Path) -> None:
-    """A worker that was suspended goes on after another one has repeated its task."""
     source = numbers(30, 20)
     array = xzarr3.create_array(tmp_path / "store", data=np.zeros((30, 20)), chunks=(10, 20), shards=(30, 20))
     recipe = pickle.dumps(array)

@@ -602,7 +602,6 @@ def of_zarr_python() -> dict[str, tuple[Any, Any, dict[str, Any]]]:
 
 @pytest.mark.parametrize("kind", ["scale_offset", "cast_value", "left out"])
 def test_with_zarr_python(kind: str, tmp_path: Path) -> None:
-    """Part of an array is written by both libraries, and read by each of what the other one wrote."""
     zarr = pytest.importorskip("zarr")
     for name, (values, part, more) in of_zarr_python().items():
         if not name.startswith(kind):

@@ -133,7 +133,6 @@ def _unless_done(work: Callable[[], None], done: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_killed_at_random_moments(tmp_path: Path, seed: int) -> None:
-    """In processes, each of which is killed after it has made some blocks more."""
     mode, group = ("w-", "w")[seed % 2], (None, "deep/below")[seed // 2 % 2]
     log, done, target = tmp_path / "log", tmp_path / "done", LocalStore(tmp_path / "target")
     wanted = uninterrupted(LocalStore(tmp_path / "wanted"), log, mode, group)
@@ -357,7 +356,6 @@ def test_trees_are_taken_up(store: Store, tmp_path: Path) -> None:
 
 
 def test_interrupted_by_the_user(store: Store, tmp_path: Path) -> None:
-    """Whoever opens what is there is told that the same call goes on."""
     log, interrupts = tmp_path / "log", [KeyboardInterrupt()]
 
     def interrupt() -> None:
@@ -587,7 +585,6 @@ def test_a_write_that_goes_on_is_not_taken_up(anywhere: Store, tmp_path: Path) -
 
 
 def test_who_has_lost_the_place_does_not_put_anything_there(store: Store, tmp_path: Path) -> None:
-    """A process that was stopped for long, while another one has done its work."""
     log = tmp_path / "log"
 
     def take() -> None:

@@ -815,7 +815,6 @@ def test_a_damaged_list_of_a_swap_blocks_no_other_group(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("after", ["/old/zarr.json", "/old/t", "/old/u"])
 def test_what_another_finished_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str) -> None:
-    """Somebody is too slow for his lease, and another one finishes his swap between two of his renames."""
     to_zarr(filled(1, "t", "u"), tmp_path)
 
     def finish() -> None:
@@ -833,7 +832,6 @@ def test_what_another_finished_stays(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("call", ["lstat", "listdir"])
 def test_what_cannot_be_looked_at_is_not_absent(call: str, tmp_path: Path, monkeypatch: Any) -> None:
-    """Whichever name of the old or the new node it is: a node is replaced whole, or an error says why."""
     real = getattr(os, call)
     for n in itertools.count():
         shutil.rmtree(tmp_path / "store", ignore_errors=True)

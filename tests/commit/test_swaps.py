@@ -124,7 +124,6 @@ def test_a_swap_that_ends_while_it_is_looked_at_is_not_ended_again(who: str) -> 
 
 
 def test_a_node_whose_swap_ends_while_its_lease_is_looked_for_is_found() -> None:
-    """A swap ends between two looks: at the document of the node, and at its lease."""
     store, swapped = UnreadableStore(), set[str]()
 
     def hides(key: str) -> bool:
@@ -441,7 +440,6 @@ def test_swaps_within_each_other_are_recovered_in_any_order(monkeypatch: pytest.
 
 
 def test_a_swap_within_that_was_killed_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was begun since the keys of the group were listed."""
     store, say = MemoryStore(), Keys._say
     to_zarr(dataset(0), store, group="g")
 
@@ -547,7 +545,6 @@ def test_what_is_computed_twice_keeps_nothing_of_the_first_time(first: str, seco
 
 
 def test_two_writes_to_one_zip_keep_their_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No lease tells there that the other one is still going on."""
     begin = Keys.begin
     others: list[Callable[[], object]] = []
 

@@ -296,7 +296,6 @@ print(peak() - before)
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_memory_is_bounded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The array is ten times as large as the limit."""
     layout = {"shape": (300, 400, 500), "chunks": (1, 400, 500), "dtype": "f4", "compressors": "zstd"}
     array = xzarr3.create_array(tmp_path / "maps", dimension_names=("time", "lat", "lon"), **layout)
     for time in range(300):
@@ -310,7 +309,6 @@ def test_memory_is_bounded(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
 def test_absent_values_stay_absent_by_way_of_a_temporary_array(zarr_format: Any) -> None:
-    """Also where version 2 leaves the fill value open."""
     store, counts = MemoryStore(), []
     layout = {"shape": (60, 20, 30), "chunks": (1, 20, 30), "dtype": "f4", "fill_value": 0}
     array = xzarr3.create_array(store, "a", zarr_format=2, **layout)

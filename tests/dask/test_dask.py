@@ -160,7 +160,6 @@ def test_it_fuses_with_what_follows() -> None:
 @pytest.mark.parametrize("shards", [None, (20, 15)])
 @pytest.mark.parametrize("shape", [(97, 61), (400, 3), (1, 1000)])
 def test_auto_chunks_are_made_of_whole_units(shape: tuple[int, int], shards: tuple[int, int] | None) -> None:
-    """Each unit is read once, by one task, and none before anything is computed."""
     store = recording()
     array = sample(store, data=numbers(*shape), chunks=(10, 5), shards=shards)
     with store.recorded() as requests:
@@ -240,7 +239,6 @@ def test_dask_may_index_an_array_itself(options: dict[str, Any], given: dict[str
 
 
 def test_keys_that_dask_makes_of_numpys_integers_are_found() -> None:
-    """As ``vindex`` does, for a block that several selections need."""
     values = np.arange(80).reshape(8, 10)
     x = from_zarr(xzarr3.create_array(MemoryStore(), data=values, chunks=(8, 10)))[:, ::-1]
     made, _ = x.dask.layers[x.name].cull({(x.name, np.int64(0), 0)}, set())

@@ -487,7 +487,6 @@ def test_what_is_changed_in_place_does_not_read_what_was() -> None:
 @pytest.mark.parametrize("where", [slow("memory"), "local"])
 @pytest.mark.parametrize("shape", [(1000, 1000), slow((10**7,))], ids=str)
 def test_what_is_pickled_and_sent_is_small(shape: tuple[int, ...], where: str, tmp_path: Path) -> None:
-    """The layer goes to the scheduler as it is, whatever the number of its tasks."""
     place: Any = MemoryStore() if where == "memory" else tmp_path
     array = xzarr3.create_array(place, shape=shape, chunks=1, dtype="f4")
     lazy = from_zarr(array, chunks="units")

@@ -450,8 +450,6 @@ def test_the_layer_of_tiles_is_pickled_and_persisted() -> None:
 
 
 def test_tiles_of_a_sensible_size() -> None:
-    """Few tasks where units are small, and none of many units where these are large."""
-
     def counts(units: Any, shape: Any, blocks: Any, itemsize: int = 8) -> tuple[int, ...]:
         chunks = da.core.normalize_chunks(blocks, shape, dtype="f8")
         axes = plan_axes([Steps(n) for n in units], [0] * len(shape), chunks, itemsize)

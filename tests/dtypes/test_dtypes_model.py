@@ -491,7 +491,6 @@ def test_without_ml_dtypes_its_types_name_the_extra() -> None:
 
 @pytest.mark.slow
 def test_structs_of_very_many_fields() -> None:
-    """Work that grows with their number, and not with its square."""
     number, compared = 2**15, 0
 
     class Name(str):

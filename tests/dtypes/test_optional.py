@@ -165,7 +165,6 @@ def test_other_types_codecs_formats_and_values_are_refused() -> None:
     ("int32", np.array([1, np.nan]), [1, None]), ("string", ["", float("nan"), None], ["", None, None]),
 ])  # fmt: skip
 def test_what_has_no_value(inner: str, values: Any, expected: list[Any]) -> None:
-    """NaN has none, but where it is a number."""
     assert xzarr3.array(values, dtype=Optional(parse_dtype(inner)), chunks=2)[...].tolist() == expected
     found = xzarr3.array([1.5, np.nan, None], dtype=Optional(parse_dtype("float64")))[...]
     assert np.ma.getmaskarray(found).tolist() == [False, False, True]

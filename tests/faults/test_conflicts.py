@@ -735,7 +735,6 @@ def test_a_lease_without_an_answer_is_known_again(answer: str, monkeypatch: pyte
 @settings(max_examples=10)
 @given(st.integers(1, 30), st.integers(1, 6), st.booleans(), st.integers(0, 2**16))
 def test_resizing_while_others_write_keeps_the_rest(new: int, chunk: int, sharded: bool, seed: int) -> None:
-    """Within the new shape all is as the writers left it; beyond it nothing is seen, now or later."""
     store, dice = RacingStore(), random.Random(seed)
     options: dict[str, Any] = {"shards": 3 * chunk} if sharded else {}
     xzarr3.create_array(store, data=np.zeros(30, int), chunks=chunk, **options)
@@ -768,7 +767,6 @@ def replaced_store(request: pytest.FixtureRequest, tmp_path: Path) -> xzarr3.Sto
 
 @pytest.mark.parametrize("value", [7.0, np.nan])
 def test_an_append_does_no_harm_to_a_replacement(replaced_store: Any, monkeypatch: Any, value: float) -> None:
-    """Neither its rows, nor that they are erased when it has failed."""
     monkeypatch.setattr(seen, "RECENT", 0.0)
     encoding = {"v": {"chunks": (2,), "_FillValue": -1.0}}
     xzarr3.to_zarr(xr.Dataset({"v": ("x", np.arange(4.0))}), replaced_store, encoding=encoding)

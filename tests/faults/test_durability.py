@@ -278,7 +278,6 @@ def killed_at_any_time(seed: int, root: str) -> None:
 
 
 def test_a_writer_killed_at_each_call_of_the_system(tmp_path: Path) -> None:
-    """In turn before and after each of them, so that no moment is left out."""
     run_small(killed_at_each_call, str(tmp_path / "store"))
 
 

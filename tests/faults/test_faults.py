@@ -441,7 +441,6 @@ ERASING: dict[str, Callable[[LocalStore], object]] = {
 @pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.EPERM, errno.EBUSY])
 @pytest.mark.parametrize("name", ERASING)
 def test_failing_erasure_is_told(name: str, number: int, local_store: LocalStore, monkeypatch: Any) -> None:
-    """With the key that could not be erased, whichever of them it is."""
     keys = {"a/b", "a/c/d", "a/c/e", "b"}
     for after in range(3 if name != "erase" else 1):
         for key in keys:
@@ -458,7 +457,6 @@ def test_failing_erasure_is_told(name: str, number: int, local_store: LocalStore
 
 
 def test_a_resize_that_fails_to_erase_shows_no_fill_values(local_store: LocalStore, monkeypatch: Any) -> None:
-    """Whose copy of the document is in consolidated metadata."""
     root = xzarr3.create_group(local_store)
     array = root.create_array("x", data=np.arange(1, 8), chunks=3)
     root.consolidate()
@@ -788,7 +786,6 @@ def test_vanished_store_is_an_error(layout: str, how: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("after", [0, 1, 5, 50, 150, 199])
 def test_store_vanishes_while_it_is_read(after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All or an error; never the fill value for what was gone already."""
     values = np.random.default_rng(5).random(50_000) + 1
     root = tmp_path / "store"
     array = xzarr3.create_array(root, data=values, chunks=250, compressors=None)

@@ -219,7 +219,6 @@ def test_links_do_not_lead_writes_out_of_the_store(base: Path, name: str) -> Non
 
 @unprivileged(_linked)
 def test_links_can_be_read_through(base: Path) -> None:
-    """Data on another disk, linked into a store, are an ordinary thing."""
     root = xzarr3.open_group(_store(base))
     assert root["array"][:].tolist() == list(range(12))
     assert root["chunks"][:].tolist() == list(range(12))
@@ -592,7 +591,6 @@ def test_deleting_removes_what_lies_within_a_node_and_nothing_else(base: Path, p
 
 @unprivileged(_hierarchy)
 def test_replacing_erases_a_hierarchy_and_nothing_beside_it(base: Path) -> None:
-    """The counterpart: where all of it is Zarr, it goes, and the neighbours stay."""
     root = xzarr3.open_group(_store(base), mode="r+")
     root.create_array("a.b/x", data=np.arange(4))
     root.create_array("ab", data=np.arange(4))

@@ -599,7 +599,6 @@ def changed_twice(store: ObjectStore) -> object:
 @pytest.mark.parametrize("service", ["s3", "gs"])
 @pytest.mark.parametrize("story", STORIES)
 def test_a_change_is_made_once(fault_server: FaultServer, service: str, story: str) -> None:
-    """Whatever becomes of its requests and of their answers."""
     faults, expected, stored = STORIES[story]
     store = make(service, fault_server, retries=1 if story == "nothing can be read then" else 5)
     changed_twice(store)
@@ -1039,7 +1038,6 @@ def test_groups_without_consolidated_metadata_are_found(zarr_format: Any, tmp_pa
 
 @pytest.mark.parametrize("needs", ["", "X-Key", "Authorization"])
 def test_list_dir_of_a_web_server(needs: str, tmp_path: Path) -> None:
-    """Also through wrappers, and with headers."""
     for key in ("g/zarr.json", "g/a/zarr.json"):
         xzarr3.LocalStore(tmp_path).set(key, b"{}")
     with serving(tmp_path, needs) as url:

@@ -291,7 +291,6 @@ def test_chunk_keys(direction: Direction, name: str, separator: str, tmp_path: P
 
 @pytest.mark.parametrize("layout", SOME_LAYOUTS)
 def test_absent_chunks_are_not_stored(direction: Direction, layout: str, tmp_path: Path) -> None:
-    """Chunks, inner chunks and shards that hold the fill value only take no room and are read as it."""
     writer, reader = direction
     request = layouts(Request(dtype="uint16", fill=Fill(258, "0102"), shape=(16, 20)))[layout]
     values = np.full(request.shape, 258, "uint16")
@@ -365,7 +364,6 @@ def test_attributes_that_json_lacks_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("layout", SOME_LAYOUTS)
 def test_writing_in_turns(direction: Direction, layout: str, tmp_path: Path) -> None:
-    """Each writes parts of chunks that the other wrote; zeros, the fill value, among them."""
     rng = np.random.default_rng(3)
     request = layouts(Request(dtype="int16"))[layout]
     values = np.zeros(request.shape, "int16")
@@ -491,7 +489,6 @@ def test_consolidated_metadata(ours: bool, zarr_format: int, below: str, tmp_pat
 
 
 def test_consolidated_metadata_are_kept_up_to_date(tmp_path: Path) -> None:
-    """What is added, changed and removed here is seen through metadata that zarr-python consolidated."""
     path, zarr = tmp_path / "g", zarr_python()
     write_tree(path, zarr)
     zarr.consolidate_metadata(str(path), zarr_format=3)

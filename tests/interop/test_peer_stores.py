@@ -145,7 +145,6 @@ def nodes_of(store: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("store", STORES)
 def test_pickles_and_dask(store: str) -> None:
-    """Arrays and groups go to other processes, and dask names equal tasks alike."""
     for path in records(store)["groups"]:
         group = opened(store, path)
         assert list(pickle.loads(pickle.dumps(group))) == list(group)
@@ -174,7 +173,6 @@ def test_pickles_and_dask(store: str) -> None:
 
 @pytest.mark.parametrize("store", CONSOLIDATED)
 def test_consolidated(store: str) -> None:
-    """The nodes are found in consolidated metadata, and are what they are without them."""
     root = opened(store, use_consolidated=True)
     plain = opened(store, use_consolidated=False)
     assert root.consolidated

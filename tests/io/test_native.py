@@ -474,7 +474,6 @@ def test_keys_are_those_of_python(tmp_path: Path, zarr_format: Any, separator: s
 
 
 def test_a_trace_counts_what_is_read_and_written(tmp_path: Path, seen: Seen) -> None:
-    """As the explanation says, for chunks, for parts of them and for shards."""
     values = np.arange(1, 65, dtype="int16").reshape(8, 8)
     for name, options in {
         "parts": {"compressors": None}, "chunks": {"compressors": "zstd"},

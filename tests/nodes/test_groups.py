@@ -128,7 +128,6 @@ BAD_NAMES = ["__x", "a/__zarr", "zarr.json", "a/zarr.json/b", "....", "a/...", "
 
 @pytest.mark.parametrize("path", [*BAD_PATHS, *BAD_NAMES])
 def test_names_that_are_not_permitted(path: str, store: xzarr3.Store) -> None:
-    """The tests of hostile paths have every function that takes one."""
     root = sample(store)
     before = contents(store)
     refused(

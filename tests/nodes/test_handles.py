@@ -312,7 +312,6 @@ NOT_FINITE = '{"w": 1, "x": NaN, "y": [1, {"z": -Infinity}]}'
 
 @pytest.mark.parametrize("zarr_format", [3, 2, "3-draft"])
 def test_literals_of_older_writers_are_kept(zarr_format: Any) -> None:
-    """Attributes that hold what JSON does not."""
     store = MemoryStore()
     root = xzarr3.create_group(store, zarr_format=zarr_format, attributes={"w": "here"})
     root.create_array("a", data=np.arange(4.0), chunks=2, attributes={"w": "here"})

@@ -185,7 +185,6 @@ def test_block_of_a_place(place: str, names: dict[str, Any], request: pytest.Fix
 
 
 def test_imports_hold_to_the_layers() -> None:
-    """The contracts of pyproject.toml, which ``lint-imports`` checks."""
     cli = pytest.importorskip("importlinter.cli")
     with contextlib.chdir(ROOT):
         assert cli.lint_imports(no_cache=True) == cli.EXIT_STATUS_SUCCESS

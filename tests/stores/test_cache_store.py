@@ -750,7 +750,6 @@ TestCacheMachine.settings = settings(
 def test_arrays_are_read_part_by_part_and_kept(
     where: str, place: dict[str, Any], clock: Clock, request: pytest.FixtureRequest
 ) -> None:
-    """Arrays are read with requests once, until they are too old; then their new values are."""
     far: Any = Remote()
     if where == "S3":
         server = request.getfixturevalue("s3_server")

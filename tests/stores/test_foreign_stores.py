@@ -180,7 +180,6 @@ def test_a_zip_of_zarr_python(tmp_path: Path) -> None:
 
 
 def test_a_zip_of_the_user_stays_open(tmp_path: Path) -> None:
-    """Also if it is named by one of its groups."""
     with xzarr3.ZipStore(tmp_path / "a.zip", mode="w") as archive:
         group = xzarr3.create_group(archive, "a")
         xzarr3.to_zarr(dataset(), group, group="b")
@@ -434,7 +433,6 @@ def test_foreign_store_is_one_for_one_object() -> None:
 
 @pytest.mark.parametrize("is_in_memory", [slow(True), False])
 def test_foreign_store_elsewhere(is_in_memory: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy of memory is not written; files are."""
     store = open_store(quiet(quiet(MemoryStore())) if is_in_memory else OnDisk(tmp_path))
     store.set("a", VALUE)
     data = pickle.dumps(store)

@@ -448,7 +448,6 @@ def test_fsspec_store_lists_are_not_of_the_past(tmp_path: Path) -> None:
 
 
 def test_fsspec_store_is_empty_where_its_root_is_not_there(tmp_path: Path) -> None:
-    """Whatever error its caller is handling."""
     local = FsspecStore(LocalFileSystem(), str(tmp_path / "none"))
     for store in (local, FsspecStore("memory://none"), slow(tmp_path)):
         try:
@@ -499,7 +498,6 @@ def test_fsspec_store_uses_a_file_system_that_is_not_for_threads_by_one() -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("ready", [True, False])
 def test_fsspec_store_in_a_forked_child(tmp_path: Path, ready: bool) -> None:
-    """The loop is in the midst of something when the child is made."""
     options = {"place": str(tmp_path), "latency": 0.001}
     store = FsspecStore(Slow(**options), "b") if ready else FsspecStore("slow://b", storage_options=options)
     keys = [f"a/{at}" for at in range(20)]

@@ -477,7 +477,6 @@ def test_resume_of_another_write_begins_anew(repo: Any, other: str) -> None:
 @pytest.mark.usefixtures("in_parts")
 @pytest.mark.parametrize("step", ["create_branch", "reset_branch", "delete_branch"])
 def test_resume_after_an_end_at_each_step(repo: Any, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of it is in the branch before the last step but one, and all is after it."""
     old = xzarr3.to_zarr(dataset(), repo).store.snapshot
     blocks, options = Blocks(), {"mode": "w", "resume": True, "message": "new"}
 
@@ -564,7 +563,6 @@ def test_resume_after_kills(repo: Any, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("in_parts")
 def test_resume_on_a_cluster(either: Any, client: Any, tmp_path: Path) -> None:
-    """Each part begins with forks of what the parts before have written."""
     flag = tmp_path / "fail"
     flag.touch()
 
@@ -705,7 +703,6 @@ def test_session_byte_ranges(session: Any) -> None:
 ], ids=["set", "append", "append along x", "shrink and grow", "both", "to nothing"])  # fmt: skip
 @pytest.mark.parametrize("options", [{"chunks": (2, 3)}, {"chunks": (1, 4), "shards": (2, 8)}], ids=repr)
 def test_session_arrays_change_as_elsewhere(session: Any, change: Any, options: Any) -> None:
-    """No chunk that was beyond the end comes back."""
     made = []
     for store in (session.store, {}):
         array = xzarr3.create_array(store, "a", data=VALUES, fill_value=0, **options)
@@ -727,7 +724,6 @@ def test_session_chunks_beyond_the_end_do_not_come_back(session: Any) -> None:
 
 
 def test_session_datasets_are_written_later_copied_and_widened(session: Any) -> None:
-    """As changes of repositories are not."""
     store, threads = session.store, {"scheduler": "threads"}
     later = {"encoding": CHUNKS, "compute": False, "chunkmanager_store_kwargs": threads}
     xzarr3.to_zarr(dataset().chunk(time=2), store, **later).compute()
@@ -751,7 +747,6 @@ def test_session_datasets_are_written_later_copied_and_widened(session: Any) -> 
 @pytest.mark.parametrize("zarr_format", [2, "3-draft"])
 @pytest.mark.parametrize("holds", [False, True])
 def test_session_other_formats_are_refused(repo: Any, session: Any, zarr_format: Any, holds: bool) -> None:
-    """Before anything is written."""
     if holds:
         xzarr3.to_zarr(dataset(), session)
         session.commit("first")

@@ -178,8 +178,6 @@ def test_put_and_erase_come_after_the_change_that_is_under_way(store: LocalStore
 
 
 def test_put_with_a_version_has_one_winner(store: LocalStore) -> None:
-    """Of all that make a value of the same version, one is told that it was first."""
-
     def compete() -> None:
         for _ in range(60):
             won = False

@@ -217,7 +217,6 @@ def test_files_of_aws(fault_server: FaultServer, monkeypatch: Any, tmp_path: Pat
 
 
 def test_no_credentials() -> None:
-    """Nobody waits for the machine to have some."""
     text = (
         "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 1.2ms - "
         "Server returned non-2xx status code: 404 Not Found: \n\nDebug source:\nGeneric { retries: 0 }"
@@ -328,7 +327,6 @@ print(store.get("a") == b"value")
 
 @pytest.mark.slow
 def test_children(fault_server: FaultServer) -> None:
-    """A child uses what its parent has not, is told what it cannot use, and ends in good order."""
     store_at(fault_server)
     printed = printed_by(CHILDREN, f"{fault_server.url}/b/x", PYTHONWARNINGS="ignore")
     assert printed == ["0", "3", "3", "0", "True"]

@@ -395,7 +395,6 @@ def test_wrapper_store_closes_as_its_class_does() -> None:
 
 
 def test_wrapper_store_travels_with_what_it_holds() -> None:
-    """And dask does not take a wrapper for another one."""
     inner = MemoryStore()
     twin = pickle.loads(pickle.dumps(Upper(inner)))
     assert (type(twin), twin.inner) == (Upper, inner)

@@ -494,7 +494,6 @@ def test_names_and_versions(path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["w", "a"])
 def test_killed_at_any_call(path: Path, mode: Any) -> None:
-    """What is there after a SIGKILL is what was there before, or all of the next."""
     old, new = ({f"k/{at}": bytes([which]) * (6000 + 500 * at) for at in range(3)} for which in (1, 2))
 
     def write() -> None:

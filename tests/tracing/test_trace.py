@@ -470,7 +470,6 @@ def _lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_each_request_is_a_line_of_the_log(local_store: LocalStore, caplog: pytest.LogCaptureFixture) -> None:
-    """Unless nobody asked for it."""
     values = np.arange(64.0)
     with xzarr3.trace(log=True):
         local_store.get("a")
@@ -513,8 +512,6 @@ def array(local_store: LocalStore) -> xzarr3.Array:
 
 
 def test_forked_children_are_not_counted(array: xzarr3.Array) -> None:
-    """They begin anew, and may have traces of their own."""
-
     def work() -> tuple[bool, float, float]:
         before = _is_as_before()
         with xzarr3.trace() as own:

@@ -101,7 +101,6 @@ def test_appends_prepends_and_regions_are_as_in_pandas(data: Any, name: str, chu
 
 @pytest.mark.parametrize("chunks", [None, {}])
 def test_what_is_opened_is_as_xarray_makes_it(chunks: Any, tmp_path: Path) -> None:
-    """Elements are set, parts are joined and pickled without a detour by floating numbers."""
     ds = days([LARGE, None, 3], wide=(("t", "x"), np.ones((3, 2))))
     ds = ds.assign_coords(c=("t", pd.array([True, None, False], dtype="boolean")))
     to_zarr(ds, tmp_path)
@@ -175,7 +174,6 @@ def test_what_cannot_be_held_is_refused(stored: str, given: Any, dtype: str, oth
 
 
 def test_numbers_of_numpy_are_appended_exactly() -> None:
-    """Integers do not go by way of floating numbers, nor truth values by way of objects."""
     for dtype, new in (("Int64", [LARGE, -LARGE]), ("boolean", [True, False]), ("UInt64", [2**64 - 1, 0])):
         store = to_zarr(days([new[0], None], dtype)).store
         plain = np.array(new, pd.array([], dtype=dtype).dtype.numpy_dtype)

@@ -127,7 +127,6 @@ def test_what_tasks_of_dask_read(place: xzarr3.Store, layout: str, monkeypatch: 
 
 @pytest.mark.parametrize("steps", [1, 4])
 def test_explain_a_slice_of_several_files(tmp_path: Path, steps: int) -> None:
-    """Only files that the slice needs are read, whatever else the graphs of dask hold."""
     for at in range(3):
         values = {"t": (("time", "x"), np.ones((steps, 50))), "hours": ("time", np.ones(steps))}
         ds = xr.Dataset(values, coords={"time": at * steps + np.arange(steps), "lat": ("x", np.arange(50.0))})

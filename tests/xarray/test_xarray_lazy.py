@@ -193,7 +193,6 @@ def test_variables_are_plain_once_they_are_loaded(packed: str) -> None:
 
 
 def test_loading_asynchronously_takes_few_rounds() -> None:
-    """As many at a time as the event loop has threads."""
     data = xr.Dataset({f"v{i}": ("x", np.arange(4.0) + i) for i in range(30)})
     store = WaitingStore()
     xzarr3.to_zarr(data, store)

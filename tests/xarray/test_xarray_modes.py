@@ -61,7 +61,6 @@ def new_one() -> xr.Dataset:
 
 
 def test_what_xarrays_own_tests_of_modes_do_not_write() -> None:
-    """In another order of dimensions, of another type, and nothing at all."""
     store = to_zarr(dates()).store
     for start, mode in ((0, "a"), (5, "a-")):
         to_zarr(dates().assign(a=base(3, start)["a"].variable.astype("f4")).transpose(), store, mode=mode)

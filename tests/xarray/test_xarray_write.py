@@ -727,7 +727,6 @@ def test_what_cannot_be_cleaned_up_is_told() -> None:
 def test_a_failed_write_leaves_old_or_new(
     tmp_path: Path, kind: str, group: Any, zarr_format: Any, many: int, of_tree: bool
 ) -> None:
-    """So many changes of a store fail, or calls that change a directory, from any one on."""
     old, new, later = CORPUS["bare"](), small(), small().chunk(x=2)
     if of_tree:
         old, new, later = (xr.DataTree.from_dict({"/": each, "/a2/b": each}) for each in (old, new, later))
