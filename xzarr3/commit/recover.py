@@ -382,11 +382,10 @@ def _is_abandoned(folder: str) -> bool:
 
     limit = time.time() - ABANDONED
     with contextlib.suppress(OSError):  # another process is at work here, or it cannot be looked at
-        found = (os.lstat(below) for below, _, _ in os.walk(folder, onerror=fail))
-        return OLD not in os.listdir(folder) and all(
-            stat.S_ISDIR(info.st_mode) and info.st_mtime <= limit
-            for info in found  # no planted link
-        )
+        if OLD not in os.listdir(folder):
+            found = (os.lstat(below) for below, _, _ in os.walk(folder, onerror=fail))
+            # no planted link
+            return all(stat.S_ISDIR(info.st_mode) and info.st_mtime <= limit for info in found)
     return False
 
 

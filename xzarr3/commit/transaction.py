@@ -277,9 +277,8 @@ class Transaction(ABC):
         """Remove what was written before ``error``, unless it can be resumed or finished; notes say which."""
         path, store = self.place.path, self.target
         try:
-            if isinstance(
-                error, LeaseLostError
-            ):  # Copies are of what is there: who took it may give up, too.
+            if isinstance(error, LeaseLostError):
+                # Who took the place may give up, and bring no copies up to date.
                 refresh_consolidated(store, self.new.format, [*self.new.nodes])
             if self.is_swapping:
                 error.add_note(
