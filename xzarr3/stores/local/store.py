@@ -394,10 +394,9 @@ class LocalStore(Store):
             is_there = self._enter(prefix, path, make=False) is not None
             if is_there and stat.S_ISDIR(os.stat(path).st_mode):
                 (files.remove if os.path.islink(path) else files.erase_tree)(path)
-        except (FileNotFoundError, NotADirectoryError):  # Absent, or just erased by another process.
-            pass
-        except OSError as error:
-            self._fail("erase", prefix, error)
+        except OSError as error:  # Else it is absent, was just erased by another process, or leads to itself.
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                self._fail("erase", prefix, error)
         self.touch()
         self._prune(prefix, [os.path.dirname(path)])
 
