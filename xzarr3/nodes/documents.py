@@ -291,13 +291,13 @@ def _give_way(look: DocumentView, store: Store, own: Mapping[str, bytes], stored
 
 
 def _exchange(store: Store, key: str, own: bytes, value: Buffer | None, *, is_own: bool) -> None:
-    """Set or erase a document where the stored one has the mark of ``own``, or where it has not."""
+    """Set or erase a document with the mark of ``own``; with ``is_own=False``, one with another mark."""
     if value is None and not store.traits.erases_conditionally:
         return
 
     def exchanged(stored: Buffer | None) -> list[Buffer] | Unchanged | None:
         if stored is None or (documents.mark_of(stored) == documents.mark_of(own)) != is_own:
-            return UNCHANGED  # It has been erased, or is of whom it shall be of.
+            return UNCHANGED  # It was erased, or belongs to the right writer.
         return None if value is None else [value]
 
     update(store, key, exchanged)

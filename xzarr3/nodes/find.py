@@ -173,7 +173,7 @@ def document_values(store: Store, keys: Sequence[str]) -> list[Buffer | None]:
 
 
 def _half_there(values: Mapping[str, Buffer | None]) -> list[str]:
-    """The keys of nodes of version 2 without the attributes that stand beside each dated document."""
+    """The keys of nodes of version 2 whose document is dated, as by this package, without attributes."""
     absent = [key.removesuffix(ATTRIBUTES) for key, value in values.items() if value is None]
     return [
         prefix + name
